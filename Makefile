@@ -1,0 +1,41 @@
+# make serve: a model at http://127.0.0.1:8080/v1.  make test: the tests.  Both set themselves up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEV_READY := $(VENV)/.ready-dev
+ARGS ?=
+
+.PHONY: setup serve test bench lint format
+
+setup: $(READY)
+
+$(BIN)/pip:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(READY): pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(DEV_READY): pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@ $(READY)
+
+serve: $(READY)
+	$(BIN)/tensorfold serve $(ARGS)
+
+test: $(DEV_READY)
+	$(BIN)/pytest $(ARGS)
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.serving $(ARGS)
+
+lint: $(DEV_READY)
+	$(BIN)/ruff check tensorfold tests benchmarks
+	$(BIN)/ruff format --check tensorfold tests benchmarks
+	$(BIN)/mypy
+
+format: $(DEV_READY)
+	$(BIN)/ruff check --fix tensorfold tests benchmarks
+	$(BIN)/ruff format tensorfold tests benchmarks

@@ -1,0 +1,1 @@
+"""Checkpoints: find them, read them, and hand over weights, tokenizer and settings."""

@@ -1,0 +1,1 @@
+"""Tokens: lanes, the scheduler, the sampling rule and the engine thread."""

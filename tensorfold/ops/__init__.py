@@ -1,0 +1,1 @@
+"""What models call. Every op keeps the row-invariance rule (docs/exactness.md)."""

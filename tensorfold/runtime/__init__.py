@@ -1,0 +1,1 @@
+"""Arrays: the compiled step function, its row buckets and its state."""
