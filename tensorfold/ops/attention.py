@@ -1,0 +1,92 @@
+"""Attention of rows over the pages of their lanes."""
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float
+
+from tensorfold.ops.rows import PAGE, ROW_TILE, Rows, write_pages
+from tensorfold.ops.sums import row_sum
+
+_NO_SCORE = -1e30
+"""The running maximum before the first key; finite, so that it never meets inf - inf."""
+
+
+def attention(
+    q_RNH: Float[Array, "R N H"],
+    k_RKH: Float[Array, "R K H"],
+    v_RKH: Float[Array, "R K H"],
+    k_pages: Float[Array, "P K S H"],
+    v_pages: Float[Array, "P K S H"],
+    rows: Rows,
+    *,
+    scale: float,
+    window: int | None = None,
+) -> tuple[Float[Array, "R N H"], Float[Array, "P K S H"], Float[Array, "P K S H"]]:
+    """Write the rows' keys and values to their pages, then attend to positions up to each row's own.
+
+    Head n reads key head n // (N / K). With `window`, a row at position p sees positions
+    p - window + 1 to p. Keys are taken page by page in order with a running maximum and sum
+    (Milakov and Gimelshein 2018, arXiv:1805.02867); a masked page changes no bit, so how many
+    pages a tile happens to visit does not matter.
+    """
+    k_pages = write_pages(k_pages, k_RKH, rows)
+    v_pages = write_pages(v_pages, v_RKH, rows)
+    rows_n, heads, head_dim = q_RNH.shape
+    padded = jnp.pad(q_RNH * scale, ((0, ROW_TILE), (0, 0), (0, 0)))
+    positions = jnp.pad(rows.position, (0, ROW_TILE))
+
+    def tile(t: Array, out: Array) -> Array:
+        start = rows.tile_start[t]
+        q = lax.dynamic_slice_in_dim(padded, start, ROW_TILE)
+        position = lax.dynamic_slice_in_dim(positions, start, ROW_TILE)
+        table = rows.block_table[rows.lane[start]]
+        attended = _attend(q, position, rows.tile_last[t], table, k_pages, v_pages, window)
+        # A tile shorter than ROW_TILE also writes rows of the next one, which then writes its own:
+        # tiles are in row order.
+        return lax.dynamic_update_slice_in_dim(out, attended, start, 0)
+
+    out = lax.fori_loop(0, rows.tiles, tile, jnp.zeros_like(padded))
+    return out[:rows_n], k_pages, v_pages
+
+
+def _attend(
+    q_TNH: Float[Array, "T N H"],
+    position: Array,
+    last: Array,
+    table: Array,
+    k_pages: Float[Array, "P K S H"],
+    v_pages: Float[Array, "P K S H"],
+    window: int | None,
+) -> Float[Array, "T N H"]:
+    """One tile of rows of one lane over its pages up to position `last`."""
+    tile, heads, head_dim = q_TNH.shape
+    kv_heads = k_pages.shape[1]
+    group = heads // kv_heads
+    q = q_TNH.reshape(tile, kv_heads, group, head_dim).transpose(1, 0, 2, 3)
+    q = q.reshape(kv_heads, tile * group, head_dim)
+    row_position = jnp.repeat(position, group)[None, :, None]
+
+    def page(p: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        peak, total, mixed = carry
+        key_position = p * PAGE + jnp.arange(PAGE)
+        k = lax.dynamic_index_in_dim(k_pages, table[p], 0, keepdims=False)
+        v = lax.dynamic_index_in_dim(v_pages, table[p], 0, keepdims=False)
+        # A place not written yet may hold another lane's inf or NaN, which 0 would not silence.
+        v = jnp.where((key_position <= last)[None, :, None], v, 0.0)
+        scores = jnp.einsum("kqh,ksh->kqs", q, k)
+        seen = key_position[None, None, :] <= row_position
+        if window is not None:
+            seen &= key_position[None, None, :] > row_position - window
+        scores = jnp.where(seen, scores, -jnp.inf)
+        new_peak = jnp.maximum(peak, jnp.max(scores, axis=-1, keepdims=True))
+        kept = jnp.exp(peak - new_peak)
+        weights = jnp.exp(scores - new_peak)
+        mixed = mixed * kept + jnp.einsum("kqs,ksh->kqh", weights, v)
+        return new_peak, total * kept + row_sum(weights), mixed
+
+    first = 0 if window is None else jnp.maximum(position[0] - window + 1, 0) // PAGE
+    peak = jnp.full((kv_heads, tile * group, 1), _NO_SCORE)
+    state = (peak, jnp.zeros_like(peak), jnp.zeros_like(q))
+    _, total, mixed = lax.fori_loop(first, last // PAGE + 1, page, state)
+    mixed = (mixed / total).reshape(kv_heads, tile, group, head_dim)
+    return mixed.transpose(1, 0, 2, 3).reshape(tile, heads, head_dim)
