@@ -1,0 +1,119 @@
+"""Chat messages as a client sends them, checked and put into the form chat templates read."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Message = dict[str, Any]
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+_SYSTEM_ROLES = ("system", "developer")
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+
+UNPARSED_ARGUMENTS = "raw_arguments"
+"""The key that carries a tool call's arguments to the template when they are not a JSON object."""
+
+
+class MessageError(ValueError):
+    """A message that can't be used; `param` names the field, as in `messages[0].content`."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+def read_messages(value: object) -> list[Message]:
+    """Check a request's `messages` and copy them: text joined, arguments parsed, nulls dropped."""
+    if not isinstance(value, list) or not value:
+        raise MessageError("messages must be a non-empty list", "messages")
+    return [_read_message(message, f"messages[{i}]") for i, message in enumerate(value)]
+
+
+def arrange(messages: Iterable[Message], *, later_system: bool) -> list[Message]:
+    """Order system text as templates expect it.
+
+    Leading system and developer messages become one system message. Later ones stay in place, as
+    system messages where the template renders them (`later_system`) and as user messages elsewhere.
+    """
+    rest = list(messages)
+    leading: list[Message] = []
+    while rest and rest[0]["role"] in _SYSTEM_ROLES:
+        leading.append(rest.pop(0))
+    later_role = "system" if later_system else "user"
+    placed = [m | {"role": later_role} if m["role"] in _SYSTEM_ROLES else m for m in rest]
+    if not leading:
+        return placed
+    text = "\n\n".join(m["content"] for m in leading)
+    return [leading[0] | {"role": "system", "content": text}, *placed]
+
+
+def _read_message(value: object, param: str) -> Message:
+    if not isinstance(value, dict):
+        raise MessageError(f"{param} must be an object", param)
+    role = value.get("role")
+    if role not in ROLES:
+        raise MessageError(f"{param}.role must be one of {', '.join(ROLES)}", f"{param}.role")
+    message = {key: item for key, item in value.items() if item is not None}
+    message["content"] = _read_content(value.get("content"), f"{param}.content")
+    if "tool_calls" in message:
+        message["tool_calls"] = _read_tool_calls(message["tool_calls"], f"{param}.tool_calls")
+        if not message["tool_calls"]:
+            # Templates ask whether the key is there, and an empty list would open a tool turn.
+            del message["tool_calls"]
+    reasoning = next((message[name] for name in _REASONING_NAMES if name in message), None)
+    if reasoning is None:
+        return message
+    # Clients and templates disagree on the name of earlier reasoning: templates get both.
+    return {"thinking": reasoning} | message | {"reasoning_content": reasoning}
+
+
+def _read_content(value: object, param: str) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise MessageError(f"{param} must be a string, null or a list of text parts", param)
+    return "".join(_read_part(part, f"{param}[{i}]") for i, part in enumerate(value))
+
+
+def _read_part(part: object, param: str) -> str:
+    if not isinstance(part, dict):
+        raise MessageError(f"{param} must be an object", param)
+    kind = part.get("type")
+    if kind != "text":
+        shown = kind if isinstance(kind, str) else json.dumps(kind)
+        raise MessageError(
+            f"{param}: content parts of type {shown[:64]} are not supported by this version, "
+            "only text",
+            param,
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise MessageError(f"{param}.text must be a string", f"{param}.text")
+    return text
+
+
+def _read_tool_calls(value: object, param: str) -> list[Message]:
+    if not isinstance(value, list):
+        raise MessageError(f"{param} must be a list", param)
+    calls = []
+    for i, call in enumerate(value):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise MessageError(f"{param}[{i}] must include a function name", f"{param}[{i}]")
+        arguments = _read_arguments(function.get("arguments"))
+        calls.append(call | {"function": function | {"arguments": arguments}})
+    return calls
+
+
+def _read_arguments(value: object) -> Mapping[str, Any]:
+    if value is None or value == "":
+        return {}
+    parsed = value
+    if isinstance(value, str):
+        try:
+            parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            parsed = None
+    return parsed if isinstance(parsed, dict) else {UNPARSED_ARGUMENTS: value}
