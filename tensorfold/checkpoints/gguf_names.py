@@ -1,0 +1,46 @@
+"""GGUF's names and Hugging Face's: tensors and architectures."""
+
+import re
+
+ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+"""`general.architecture` to the class name in `architectures`."""
+
+ROPE_FACTORS = "rope_freqs.weight"
+"""Not a weight: the divisors of Llama 3's rotary frequencies, which belong in the config."""
+
+_WHOLE = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+
+_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+_BLOCK_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_WHOLE_NAME = re.compile(r"(\w+)\.(weight|bias)")
+
+
+def hugging_face_name(name: str) -> str | None:
+    """Hugging Face's name of a GGUF tensor; None for one that is not known."""
+    if match := _BLOCK_NAME.fullmatch(name):
+        layer, part, kind = match.groups()
+        return f"model.layers.{layer}.{_BLOCK[part]}.{kind}" if part in _BLOCK else None
+    if (match := _WHOLE_NAME.fullmatch(name)) and match[1] in _WHOLE:
+        return f"{_WHOLE[match[1]]}.{match[2]}"
+    return None
