@@ -36,7 +36,8 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 def _pack_pairs(codes: np.ndarray) -> np.ndarray:
     """4-bit codes, one a byte, to two a byte: the even column in the low four bits."""
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+    packed: np.ndarray = codes[..., 0::2] | (codes[..., 1::2] << 4)
+    return packed
 
 
 def _halves(nibbles: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ _VERSIONS = (2, 3)
 
 _MAX_DIMENSIONS = 4
 
-_NUMBERS = {
+_NUMBERS: dict[GGUFValueType, np.dtype[Any]] = {
     GGUFValueType.UINT8: np.dtype("u1"),
     GGUFValueType.INT8: np.dtype("i1"),
     GGUFValueType.UINT16: np.dtype("<u2"),
@@ -72,7 +72,7 @@ class _Cursor:
 
     def __init__(self, data: np.ndarray):
         self._data = data
-        self._bytes = memoryview(data)
+        self._bytes = data.data
         self.at = 0
 
     def take(self, size: int) -> int:
@@ -138,10 +138,11 @@ def _describe(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
 
 def _size(name: str, shape: tuple[int, ...], kind: GGMLQuantizationType) -> int:
     """The bytes of a tensor."""
-    weights, size = GGML_QUANT_SIZES[kind]
+    weights, block = GGML_QUANT_SIZES[kind]
     if not shape or shape[-1] % weights:
         raise _Damaged(f"tensor {name!r} of type {kind.name} has shape {list(shape)}")
-    return math.prod(shape) // weights * size
+    size: int = math.prod(shape) // weights * block
+    return size
 
 
 def _locate(

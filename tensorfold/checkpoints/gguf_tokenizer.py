@@ -184,8 +184,12 @@ def _sentence_piece(vocabulary: _Vocabulary) -> tuple[tokenizers.Tokenizer, bool
             byte_fallback=True,
         )
     )
-    marks = [normalizers.Replace(" ", _SPACE_MARK)]
-    steps = [decoders.Replace(_SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    marks: list[normalizers.Normalizer] = [normalizers.Replace(" ", _SPACE_MARK)]
+    steps: list[decoders.Decoder] = [
+        decoders.Replace(_SPACE_MARK, " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+    ]
     if vocabulary.get("add_space_prefix", True):
         marks.insert(0, normalizers.Prepend(_SPACE_MARK))
         steps.append(decoders.Strip(" ", 1, 0))

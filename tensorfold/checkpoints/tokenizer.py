@@ -128,7 +128,7 @@ class TextTokenizer:
         self._renumbered: dict[int, int] = {}
         for each in ordinary:
             here, true = plain.token_to_id(each.content), full.token_to_id(each.content)
-            if here == true:
+            if here == true or here is None or true is None:
                 continue
             if plain.model.id_to_token(here) is not None:
                 raise CheckpointError(

@@ -1,0 +1,156 @@
+"""A checkpoint in a GGUF file, or in the numbered parts of one."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from . import gguf_blocks
+from .gguf_config import architecture, build_config
+from .gguf_header import GgufHeader, GgufTensor, read_header
+from .gguf_names import ROPE_FACTORS, hugging_face_name
+from .gguf_tokenizer import build_tokenizer, special_tokens
+from .interface import CheckpointError, GenerationDefaults, Quantised, Tensor, TensorInfo
+
+_FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
+
+_ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_proj\.(weight|bias)")
+
+
+def _part_paths(path: Path) -> tuple[str, list[Path]]:
+    """(name of the checkpoint, all its files), whichever part of a split file `path` is."""
+    match = _PART.fullmatch(path.stem)
+    if match is None:
+        return path.stem, [path]
+    name, count = match[1], int(match[3])
+    return name, [
+        path.with_name(f"{name}-{part:05}-of-{match[3]}.gguf") for part in range(1, count + 1)
+    ]
+
+
+def _check_type(tensor: GgufTensor) -> None:
+    if tensor.format in _FLOATS:
+        return
+    if tensor.format not in gguf_blocks.FORMATS:
+        known = ", ".join([*_FLOATS, *gguf_blocks.FORMATS])
+        raise CheckpointError(
+            f"tensor {tensor.name!r} is {tensor.format}, which is not supported (known: {known})"
+        )
+    if len(tensor.shape) != 2:
+        raise CheckpointError(
+            f"tensor {tensor.name!r} is {tensor.format} of shape {list(tensor.shape)}; "
+            "only matrices can be quantised"
+        )
+
+
+def _collect(headers: list[GgufHeader]) -> dict[str, GgufTensor]:
+    """All parts' tensors by Hugging Face's names, and `ROPE_FACTORS` by its own."""
+    found: dict[str, GgufTensor] = {}
+    for header in headers:
+        for tensor in header.tensors.values():
+            name = hugging_face_name(tensor.name)
+            if tensor.name == ROPE_FACTORS:
+                name = ROPE_FACTORS
+            if name is None:
+                raise CheckpointError(f"tensor {tensor.name!r} is not known")
+            if name in found:
+                raise CheckpointError(f"tensor {tensor.name!r} is in two parts")
+            _check_type(tensor)
+            found[name] = tensor
+    return found
+
+
+def _pair_order(rows: int, heads: int) -> np.ndarray:
+    """Where each row of Hugging Face's q or k is in llama.cpp's.
+
+    Hugging Face rotates row i of a head with row i + half, llama.cpp with its neighbour.
+    """
+    return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _take_rows(tensor: Tensor, order: np.ndarray) -> Tensor:
+    if isinstance(tensor, Quantised):
+        return Quantised(
+            tensor.codes[order],
+            tensor.scale[order],
+            tensor.offset[order],
+            tensor.bits,
+            tensor.group,
+        )
+    return tensor[order]
+
+
+def _decode(tensor: GgufTensor) -> Tensor:
+    if tensor.format in _FLOATS:
+        return tensor.data.view(_FLOATS[tensor.format]).reshape(tensor.shape)
+    return gguf_blocks.unpack(tensor.data.reshape(tensor.shape[0], -1), tensor.format)
+
+
+class GgufCheckpoint:
+    """A `Checkpoint` in GGUF. Float tensors are read-only views of the mapped file."""
+
+    def __init__(self, path: Path):
+        """Open `path`, or all parts if it is one of a split file.
+
+        Raises CheckpointError, naming the file, for a damaged or truncated file and for an
+        architecture, tensor, tensor type or tokenizer that is not known.
+        """
+        self.name, paths = _part_paths(path)
+        headers = [read_header(part) for part in paths]
+        self._path = path
+        try:
+            self._describe(headers)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise CheckpointError(f"{path}: damaged GGUF metadata: {error}") from error
+
+    def _describe(self, headers: list[GgufHeader]) -> None:
+        metadata = headers[0].metadata
+        architecture(metadata)
+        found = _collect(headers)
+        factors = found.pop(ROPE_FACTORS, None)
+        self._found = found
+        self.tensors = {name: TensorInfo(each.shape, each.format) for name, each in found.items()}
+        values = None if factors is None else np.asarray(_decode(factors), np.float32).tolist()
+        self.config: dict[str, Any] = build_config(metadata, self.tensors, values)
+        self._check_heads()
+        self.tokenizer = build_tokenizer(metadata)
+        template = metadata.get("tokenizer.chat_template")
+        self.chat_template = template if isinstance(template, str) else None
+        self.special_tokens = special_tokens(metadata)
+        self.end_ids = self.tokenizer.end_ids
+        self.generation = GenerationDefaults()
+
+    def _check_heads(self) -> None:
+        """That q and k can be put back in Hugging Face's order."""
+        for name, info in self.tensors.items():
+            heads = self._heads(name)
+            if heads is not None and (heads < 1 or info.shape[0] % (2 * heads)):
+                raise CheckpointError(f"tensor {name!r} of {info.shape[0]} rows has {heads} heads")
+
+    def _heads(self, name: str) -> int | None:
+        """The heads of a tensor whose rows llama.cpp reorders; None for all others."""
+        match = _ROTATED.fullmatch(name)
+        if match is None or self.config["model_type"] != "llama":
+            return None
+        key = "num_attention_heads" if match[1] == "q" else "num_key_value_heads"
+        return int(self.config[key])
+
+    def read(self, name: str) -> Tensor:
+        """One tensor by Hugging Face's name, in the precision of the file.
+
+        Raises CheckpointError for a name the file does not have.
+        """
+        tensor = self._found.get(name)
+        if tensor is None:
+            raise CheckpointError(f"{self._path}: no tensor {name!r}")
+        values = _decode(tensor)
+        heads = self._heads(name)
+        if heads is None:
+            return values
+        return _take_rows(values, _pair_order(tensor.shape[0], heads))
