@@ -22,7 +22,7 @@ def attention(
     scale: float,
     window: int | None = None,
 ) -> tuple[Float[Array, "R N H"], Float[Array, "P K S H"], Float[Array, "P K S H"]]:
-    """Write the rows' keys and values to their pages, then attend to positions up to each row's own.
+    """Write the rows' keys and values to their pages, then attend to positions up to each row's.
 
     Head n reads key head n // (N / K). With `window`, a row at position p sees positions
     p - window + 1 to p. Keys are taken page by page in order with a running maximum and sum
@@ -31,7 +31,7 @@ def attention(
     """
     k_pages = write_pages(k_pages, k_RKH, rows)
     v_pages = write_pages(v_pages, v_RKH, rows)
-    rows_n, heads, head_dim = q_RNH.shape
+    rows_n = q_RNH.shape[0]
     padded = jnp.pad(q_RNH * scale, ((0, ROW_TILE), (0, 0), (0, 0)))
     positions = jnp.pad(rows.position, (0, ROW_TILE))
 

@@ -7,7 +7,7 @@ from tensorfold.ops.sums import row_sum
 
 
 def rms_norm(
-    x: Float[Array, "... D"], weight: Float[Array, "D"], epsilon: float
+    x: Float[Array, "... D"], weight: Float[Array, " D"], epsilon: float
 ) -> Float[Array, "... D"]:
     """`x / sqrt(mean(x^2) + epsilon) * weight` (Zhang and Sennrich 2019, arXiv:1910.07467)."""
     mean_square = row_sum(x * x) / x.shape[-1]

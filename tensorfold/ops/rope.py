@@ -20,7 +20,7 @@ class Rope:
     factor: float = 1.0
 
     def angles(
-        self, position: Int[Array, "R"]
+        self, position: Int[Array, " R"]
     ) -> tuple[Float[Array, "R 1 H/2"], Float[Array, "R 1 H/2"]]:
         """Cosine and sine for each row, with a head axis to broadcast."""
         angle = position.astype(jnp.float32)[:, None] * np.asarray(self.frequencies, np.float32)

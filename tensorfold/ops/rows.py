@@ -28,19 +28,19 @@ class Rows:
     tiles: [] int32, how many of the T tiles are in use
     """
 
-    token: Int[Array, "R"]
-    lane: Int[Array, "R"]
-    position: Int[Array, "R"]
+    token: Int[Array, " R"]
+    lane: Int[Array, " R"]
+    position: Int[Array, " R"]
     block_table: Int[Array, "L M"]
-    tile_start: Int[Array, "T"]
-    tile_last: Int[Array, "T"]
+    tile_start: Int[Array, " T"]
+    tile_last: Int[Array, " T"]
     tiles: Int[Array, ""]
 
 
 def make_rows(
-    token: Int[Array, "R"],
-    lane: Int[Array, "R"],
-    position: Int[Array, "R"],
+    token: Int[Array, " R"],
+    lane: Int[Array, " R"],
+    position: Int[Array, " R"],
     block_table: Int[Array, "L M"],
 ) -> Rows:
     """Rows with their attention tiles worked out: each lane's run of rows cut in tiles."""

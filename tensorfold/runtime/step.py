@@ -1,0 +1,164 @@
+"""The step function: one compiled program a row bucket, over paged, donated state."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from tensorfold.checkpoints.interface import Progress
+from tensorfold.models.family import State
+from tensorfold.ops import sample
+from tensorfold.ops.rows import PAGE, ROW_TILE
+from tensorfold.runtime.load import LoadedModel
+from tensorfold.runtime.packed import Layout, Span, unpack_settings
+
+BUCKETS = (8, 16, 32, 64, 256)
+"""Rows that a step may have; a step takes the smallest that holds its rows."""
+
+_COMPILE_THREADS = 2
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """How much a state holds: `lanes` sequences of up to `context` tokens on `pages` pages."""
+
+    lanes: int
+    context: int
+    pages: int
+
+    @property
+    def pages_per_lane(self) -> int:
+        """Length of a lane's block table."""
+        return -(-self.context // PAGE)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a span's drawn rows gave: tokens, and a digest of each row's logits bits."""
+
+    tokens: tuple[int, ...]
+    digests: tuple[int, ...]
+
+
+class StepFunction:
+    """Runs steps of a model on state that it owns. Not thread-safe: one thread owns the device."""
+
+    def __init__(self, model: LoadedModel, shape: StateShape, buckets: Sequence[int] = BUCKETS):
+        self.model = model
+        self.shape = shape
+        self.buckets = tuple(sorted(buckets))
+        self._programs: dict[int, Any] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Fresh state, for instance after a step that failed with the old one donated."""
+        self._state = make_state(self.model, self.shape)
+
+    def compile(self, progress: Callable[[Progress], None] | None = None) -> None:
+        """Compile every bucket. Nothing compiles after this."""
+
+        def report(done: int) -> None:
+            if progress:
+                progress(Progress("compile", done, len(self.buckets), "programs"))
+
+        report(0)
+        with ThreadPoolExecutor(_COMPILE_THREADS) as threads:
+            # Tracing holds the GIL and compiling doesn't: trace in order, compile side by side.
+            pending = {r: threads.submit(self._lower(r).compile) for r in self.buckets}
+            for done, (rows, future) in enumerate(pending.items(), 1):
+                self._programs[rows] = future.result()
+                report(done)
+
+    def run(
+        self, spans: Sequence[Span], block_table: np.ndarray, settings: np.ndarray
+    ) -> list[Drawn]:
+        """Run one step and wait for it: `block_table` [L, M] and `settings` [L, 6] int32.
+
+        Spans must be of different lanes and fit the largest bucket together.
+        """
+        needed = sum(len(span.tokens) for span in spans)
+        rows = next(bucket for bucket in self.buckets if bucket >= needed)
+        packed = self._layout(rows).pack(spans, block_table)
+        drawn, self._state = self._programs[rows](self.model.leaves, self._state, packed, settings)
+        tokens, digests = np.asarray(drawn)
+        out, row = [], 0
+        for span in spans:
+            end = row + span.draws
+            out.append(Drawn(tuple(tokens[row:end].tolist()), tuple(digests[row:end].tolist())))
+            row = end
+        return out
+
+    def _layout(self, rows: int) -> Layout:
+        return Layout(rows, self.shape.lanes, self.shape.pages_per_lane)
+
+    def _lower(self, rows: int) -> Any:
+        layout = self._layout(rows)
+
+        def step(
+            leaves: tuple[Array, ...], state: State, packed: Array, settings: Array
+        ) -> tuple[Array, State]:
+            return _step(self.model, layout, leaves, state, packed, settings)
+
+        packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
+        settings = jax.ShapeDtypeStruct(layout.settings_shape, jnp.int32)
+        return jax.jit(step, donate_argnums=1).lower(
+            self.model.leaves, self._state, packed, settings
+        )
+
+
+def make_state(model: LoadedModel, shape: StateShape) -> State:
+    """Zeroed state: a pair of page arrays a layer."""
+
+    def pages(kv_heads: int, head_dim: int) -> Array:
+        return jnp.zeros((shape.pages, kv_heads, PAGE, head_dim))
+
+    return tuple(
+        (pages(kv.kv_heads, kv.head_dim), pages(kv.kv_heads, kv.head_dim))
+        for kv in model.spec.state
+    )
+
+
+def forward(
+    model: LoadedModel, layout: Layout, leaves: tuple[Array, ...], state: State, packed: Array
+) -> tuple[Array, State]:
+    """Every row's logits [R, V]: the model without the draw, for tests and measurements."""
+    module = model.bind(leaves)
+    rows, _, _ = layout.unpack(packed)
+    hidden, state = module(rows, state)
+    return module.logits(hidden), state
+
+
+def _step(
+    model: LoadedModel,
+    layout: Layout,
+    leaves: tuple[Array, ...],
+    state: State,
+    packed: Array,
+    settings: Array,
+) -> tuple[Array, State]:
+    """(drawn [2, R] int32: tokens and digests of the drawn rows in order; the written state)."""
+    module = model.bind(leaves)
+    rows, drawn, count = layout.unpack(packed)
+    hidden, state = module(rows, state)
+    row_settings = unpack_settings(settings, rows.lane[drawn])
+    position = rows.position[drawn] + 1
+
+    def tile(t: Array, out: Array) -> Array:
+        """The head and the draw for ROW_TILE drawn rows; the logits never leave the tile."""
+        start = t * ROW_TILE
+
+        def cut(x: Array) -> Array:
+            return lax.dynamic_slice_in_dim(x, start, ROW_TILE)
+
+        logits = module.logits(hidden[cut(drawn)])
+        tokens = sample.draw(logits, jax.tree.map(cut, row_settings), cut(position), count - start)
+        block = jnp.stack([tokens, sample.digest(logits)])
+        return lax.dynamic_update_slice(out, block, (0, start))
+
+    out = jnp.zeros((2, layout.rows), jnp.int32)
+    return lax.fori_loop(0, (count + ROW_TILE - 1) // ROW_TILE, tile, out), state
