@@ -1,0 +1,112 @@
+"""The application: the table of routes, and what holds for all of them."""
+
+import logging
+from functools import partial
+from typing import Any
+
+from quart import Quart, Response, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from tensorfold.serving.answer import CONNECTION
+from tensorfold.serving.body import MAX_BODY_BYTES
+from tensorfold.serving.chat_completions import chat_completions
+from tensorfold.serving.completions import completions
+from tensorfold.serving.errors import ApiError, server_error
+from tensorfold.serving.health import health
+from tensorfold.serving.models import models
+from tensorfold.serving.reply import Connection
+from tensorfold.serving.service import Service
+from tensorfold.serving.sse import json_response
+from tensorfold.serving.tokenize import detokenize, tokenize
+
+# Every path also works without /v1.
+ROUTES = (
+    ("GET", "", health),
+    ("GET", "/health", health),
+    ("GET", "/models", models),
+    ("POST", "/chat/completions", chat_completions),
+    ("POST", "/completions", completions),
+    ("POST", "/tokenize", tokenize),
+    ("POST", "/detokenize", detokenize),
+)
+
+_log = logging.getLogger(__name__)
+
+
+class App(Quart):
+    """The application, which ends a connection's replies with the connection.
+
+    Quart cancels a handler whose client has gone, streaming or not, but a stream that nobody has
+    read from yet would never hear of it. Around the whole application every case is the same.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("tensorfold", static_folder=None)
+        self._open: set[Connection] = set()
+
+    async def asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await super().asgi_app(scope, receive, send)
+            return
+        connection = Connection()
+        self._open.add(connection)
+        scope["path"] = scope["path"].rstrip("/") or "/"
+        scope["state"] = {**scope.get("state", {}), CONNECTION: connection}
+        try:
+            await super().asgi_app(scope, receive, send)
+        finally:
+            self._open.discard(connection)
+            connection.end()
+
+    def end_replies(self) -> None:
+        """Stop every reply; each connection then sends its last words and closes."""
+        for connection in self._open:
+            connection.end()
+
+
+def create_app(service: Service) -> App:
+    """The application that serves `service`."""
+    app = App()
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    # A long reply is not a stuck one, and clients that leave end their replies themselves.
+    app.config["RESPONSE_TIMEOUT"] = None
+    app.url_map.merge_slashes = False
+    for method, path, handler in ROUTES:
+        for prefix in ("", "/v1"):
+            app.add_url_rule(
+                prefix + path or "/",
+                endpoint=f"{method} {prefix}{path}",
+                view_func=partial(handler, service),
+                methods=[method],
+            )
+    app.register_error_handler(ApiError, _answer_api_error)
+    app.register_error_handler(HTTPException, _answer_http_error)
+    app.register_error_handler(Exception, _answer_fault)
+    return app
+
+
+async def _answer_api_error(error: ApiError) -> Response:
+    return json_response(error.envelope(), error.status)
+
+
+async def _answer_http_error(error: HTTPException) -> Response:
+    """Errors of HTTP itself, in the form of the API's own."""
+    status = error.code or 500
+    if status == 404:
+        message = f"unknown path {request.path}"
+    elif status == 405:
+        message = f"{request.path} does not take {request.method}"
+    elif status == 413:
+        message = f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB"
+    else:
+        message = error.description or error.name
+    headers = {}
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    return json_response(ApiError(message, status=status).envelope(), status, headers)
+
+
+async def _answer_fault(error: Exception) -> Response:
+    _log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return await _answer_api_error(server_error("the server failed to answer the request"))

@@ -1,0 +1,58 @@
+"""What a client is told when a request can't be served, in OpenAI's form."""
+
+from typing import Any
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+class ApiError(Exception):
+    """A request that ends with an error: its status and the fields of OpenAI's envelope."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        type: str = INVALID_REQUEST,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.type = type
+        self.param = param
+        self.code = code
+
+    def envelope(self) -> dict[str, Any]:
+        """The body of the answer, and the data of an error event."""
+        fields = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": fields}
+
+
+def server_error(message: str, status: int = 500) -> ApiError:
+    """A fault of the server's own: this request fails and the others go on."""
+    return ApiError(message, status=status, type=SERVER_ERROR)
+
+
+def context_exceeded(context: int, prompt_tokens: int, asked: int | None, param: str) -> ApiError:
+    """A prompt, or a prompt and its explicit reply limit, larger than the window.
+
+    Clients that compact a conversation recognise the code and the first words.
+    """
+    window = f"This server's maximum context length is {context} tokens"
+    room = context - prompt_tokens
+    if asked is None or room < 1:
+        told = f"the prompt has {prompt_tokens} tokens and leaves no room for a reply"
+    else:
+        told = (
+            f"the prompt has {prompt_tokens} tokens and the reply limit is {asked}; "
+            f"ask for at most {room} reply tokens or shorten the prompt"
+        )
+    return ApiError(f"{window}, but {told}.", param=param, code="context_length_exceeded")

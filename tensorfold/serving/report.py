@@ -1,0 +1,52 @@
+"""What a finished reply reports about itself: usage, and the `tensorfold` block."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from tensorfold.engine.interface import Request
+from tensorfold.serving.reply import ReplyEnd
+
+ENGINE = "tensorfold-jax"
+
+
+def usage(request: Request, end: ReplyEnd) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    prompt, completion = len(request.prompt), len(end.tokens)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": end.stats.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def runtime(request: Request, end: ReplyEnd) -> dict[str, Any]:
+    """The `tensorfold` block: what was run, and how fast."""
+    stats = end.stats
+    count = len(end.tokens)
+    return {
+        "engine": ENGINE,
+        "tokens_per_second": round(_ratio(max(count - 1, 0), stats.decode_seconds), 2),
+        "seconds": round(stats.decode_seconds, 6),
+        "time_to_first_token": round(end.seconds_before + stats.time_to_first_token, 6),
+        "prefill_seconds": round(stats.prefill_seconds, 6),
+        "sampling": "exact" if request.sampling.temperature > 0 else "greedy",
+        "drafts": request.draft,
+        "token_sha": token_sha(end.tokens),
+        "rounds": stats.rounds,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "acceptance_rate": round(_ratio(stats.accepted, stats.drafted), 4),
+        "tokens_per_round": round(_ratio(count, stats.rounds), 4),
+    }
+
+
+def token_sha(tokens: Sequence[int]) -> str:
+    """A short fingerprint of a reply: equal exactly when its tokens are."""
+    return hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()[:12]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

@@ -1,0 +1,114 @@
+"""Running the application: a listening socket, Hypercorn, and a graceful stop."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hypercorn.asyncio import serve as hypercorn_serve
+from hypercorn.config import Config
+
+from tensorfold.serving.app import App
+
+GRACE_SECONDS = 10.0
+_LAST_SECONDS = 2.0
+_BACKLOG = 512
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server in a thread of its own."""
+
+    url: str
+    """Its address without /v1."""
+
+
+def serve(
+    app: App,
+    host: str,
+    port: int,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then let replies finish for `grace_seconds`.
+
+    `ready` is called with the server's address once it accepts connections; port 0 takes a free
+    one. Raises OSError when the address can't be had. Must run in the main thread.
+    """
+    listener = _listen(host, port)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(name, stop.set)
+        if ready is not None:
+            ready(_address(listener))
+        await _run(app, listener, stop, grace_seconds)
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def serve_in_background(
+    app: App, host: str = "127.0.0.1", port: int = 0, *, grace_seconds: float = 1.0
+) -> Iterator[RunningServer]:
+    """Serve in a thread while the context is open."""
+    listener = _listen(host, port)
+    url = _address(listener)
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(_run(app, listener, stop, grace_seconds))
+
+    thread = threading.Thread(target=run, name="tensorfold-http", daemon=True)
+    thread.start()
+    try:
+        yield RunningServer(url)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    # Accepted connections inherit it: events of a stream must not wait for each other.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _run(
+    app: App, listener: socket.socket, stop: asyncio.Event, grace_seconds: float
+) -> None:
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]
+    config.backlog = _BACKLOG
+    config.errorlog = None
+    config.accesslog = None
+    config.include_server_header = False
+    # Hypercorn only waits: what happens to replies that take too long is decided below.
+    config.graceful_timeout = grace_seconds + 2 * _LAST_SECONDS
+    serving = asyncio.create_task(hypercorn_serve(app, config, shutdown_trigger=stop.wait))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    await asyncio.wait({serving}, timeout=grace_seconds)
+    if not serving.done():
+        app.end_replies()
+        await asyncio.wait({serving}, timeout=_LAST_SECONDS)
+    if not serving.done():
+        serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving

@@ -1,0 +1,67 @@
+"""What the application serves: everything it needs, given once and never changed."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tensorfold.chat.prompt import ChatEncoder
+from tensorfold.checkpoints.interface import GenerationDefaults, Tokenizer
+from tensorfold.engine.interface import Engine, Sampling
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ReplyDefaults:
+    """What a reply is like where its request does not say."""
+
+    max_tokens: int = 4096
+    sampling: Sampling = field(default_factory=Sampling)
+
+    @classmethod
+    def of(
+        cls,
+        generation: GenerationDefaults,
+        *,
+        max_tokens: int = 4096,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+    ) -> "ReplyDefaults":
+        """The server's own settings where given, over the checkpoint's."""
+
+        def first(flag: T | None, own: T | None, otherwise: T) -> T:
+            return next((value for value in (flag, own) if value is not None), otherwise)
+
+        sampling = Sampling(
+            temperature=first(temperature, generation.temperature, 0.0),
+            top_k=first(top_k, generation.top_k, 0),
+            top_p=first(top_p, generation.top_p, 1.0),
+            min_p=first(min_p, generation.min_p, 0.0),
+        )
+        return cls(max_tokens, sampling)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A model to serve. `chat` is None when it has no chat template."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    chat: ChatEncoder | None
+    name: str
+    created: int
+    aliases: tuple[str, ...] = ()
+    end_ids: frozenset[int] = frozenset()
+    defaults: ReplyDefaults = field(default_factory=ReplyDefaults)
+    backend: str | None = None
+    device: str | None = None
+
+    @property
+    def model_ids(self) -> tuple[str, ...]:
+        """The served name, then its aliases."""
+        return (self.name, *self.aliases)
+
+    def reply_model(self, asked: str | None) -> str:
+        """The model a reply names: the id that was asked for if it is known, else the name."""
+        return asked if asked is not None and asked in self.model_ids else self.name
