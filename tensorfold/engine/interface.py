@@ -61,9 +61,14 @@ class ReplyStats:
 
 @dataclass(frozen=True)
 class NewTokens:
-    """The next tokens of a reply, in order; never empty."""
+    """The next tokens of a reply, in order; never empty.
+
+    `digests` has 32 bits a token over the bits of all the logits it was drawn from, where the
+    engine computes them: two replies with equal digests were computed bit for bit alike.
+    """
 
     ids: tuple[int, ...]
+    digests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

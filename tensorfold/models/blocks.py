@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
-from tensorfold.models.family import Leaf
+from tensorfold.models.family import Leaf, PagedKV
 from tensorfold.ops import activation, attention, matmul, norm, rope
 from tensorfold.ops.rows import Rows
 
@@ -71,6 +71,11 @@ class AttentionShape:
     qk_norm_epsilon: float | None = None
     """Normalise every query and key head with this epsilon before the rotation."""
     window: int | None = None
+
+    @property
+    def state(self) -> PagedKV:
+        """What the layer keeps."""
+        return PagedKV(self.kv_heads, self.head_dim, self.heads, self.window)
 
 
 class Attention(nnx.Module):

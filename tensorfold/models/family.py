@@ -34,10 +34,13 @@ class Leaf:
 
 @dataclass(frozen=True)
 class PagedKV:
-    """State of an attention layer: keys and values, [pages, kv_heads, 64, head_dim] each."""
+    """State of an attention layer: keys and values, [pages, kv_heads, 64, head_dim] each, read by
+    `heads` query heads through `window` (None: all positions)."""
 
     kv_heads: int
     head_dim: int
+    heads: int
+    window: int | None = None
 
 
 @dataclass(frozen=True)

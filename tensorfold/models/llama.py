@@ -26,7 +26,7 @@ from tensorfold.models.blocks import (
     outer_leaves,
 )
 from tensorfold.models.config import need, only, read_rope
-from tensorfold.models.family import Family, Leaf, PagedKV, Spec, State
+from tensorfold.models.family import Family, Leaf, Spec, State
 from tensorfold.ops.rope import Rope
 from tensorfold.ops.rows import Rows
 
@@ -155,7 +155,7 @@ def spec(config: Mapping[str, Any]) -> Spec:
     return Spec(
         build=lambda: Llama(read),
         leaves=leaves(read),
-        state=tuple(PagedKV(shape.kv_heads, shape.head_dim) for shape in read.attention),
+        state=tuple(shape.state for shape in read.attention),
         vocab_size=read.vocab_size,
         context=read.context,
         # Old Llama files store the rotary frequencies; tied ones may repeat the table as a head.

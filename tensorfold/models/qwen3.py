@@ -22,7 +22,7 @@ from tensorfold.models.blocks import (
     outer_leaves,
 )
 from tensorfold.models.config import need, only, read_rope
-from tensorfold.models.family import Family, Leaf, PagedKV, Spec, State
+from tensorfold.models.family import Family, Leaf, Spec, State
 from tensorfold.ops.rope import Rope
 from tensorfold.ops.rows import Rows
 
@@ -139,11 +139,10 @@ def leaves(config: Qwen3Config) -> dict[str, Leaf]:
 def spec(config: Mapping[str, Any]) -> Spec:
     """The model that `config` describes."""
     read = Qwen3Config.read(config)
-    kv = PagedKV(read.attention.kv_heads, read.attention.head_dim)
     return Spec(
         build=lambda: Qwen3(read),
         leaves=leaves(read),
-        state=(kv,) * read.layers,
+        state=(read.attention.state,) * read.layers,
         vocab_size=read.vocab_size,
         context=read.context,
         ignored=lambda name: read.tied and name == "lm_head.weight",

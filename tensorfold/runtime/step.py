@@ -75,14 +75,19 @@ class StepFunction:
                 report(done)
 
     def run(
-        self, spans: Sequence[Span], block_table: np.ndarray, settings: np.ndarray
+        self,
+        spans: Sequence[Span],
+        block_table: np.ndarray,
+        settings: np.ndarray,
+        bucket: int | None = None,
     ) -> list[Drawn]:
         """Run one step and wait for it: `block_table` [L, M] and `settings` [L, 6] int32.
 
-        Spans must be of different lanes and fit the largest bucket together.
+        Spans must be of different lanes and fit the largest bucket together; `bucket` overrides
+        the choice of the smallest.
         """
         needed = sum(len(span.tokens) for span in spans)
-        rows = next(bucket for bucket in self.buckets if bucket >= needed)
+        rows = bucket or next(bucket for bucket in self.buckets if bucket >= needed)
         packed = self._layout(rows).pack(spans, block_table)
         drawn, self._state = self._programs[rows](self.model.leaves, self._state, packed, settings)
         tokens, digests = np.asarray(drawn)
@@ -92,6 +97,10 @@ class StepFunction:
             out.append(Drawn(tuple(tokens[row:end].tolist()), tuple(digests[row:end].tolist())))
             row = end
         return out
+
+    def drop_bucket(self, rows: int) -> None:
+        """Never run a step of this bucket again."""
+        self.buckets = tuple(bucket for bucket in self.buckets if bucket != rows)
 
     def _layout(self, rows: int) -> Layout:
         return Layout(rows, self.shape.lanes, self.shape.pages_per_lane)

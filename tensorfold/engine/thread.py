@@ -1,0 +1,107 @@
+"""The engine: one thread that owns the device, fed from any other."""
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from tensorfold.engine.interface import (
+    EngineClosed,
+    EngineStats,
+    Event,
+    Limits,
+    Request,
+)
+from tensorfold.engine.reply import Reply
+from tensorfold.engine.seeds import derive_seed, salt_from_environment
+from tensorfold.engine.worker import Worker
+from tensorfold.runtime.compilation import CompileCounter
+from tensorfold.runtime.packed import pack_settings
+
+
+class ThreadEngine:
+    """An `Engine` (see `interface`) around a `Worker`."""
+
+    def __init__(self, worker: Worker, limits: Limits):
+        self._worker = worker
+        self._limits = limits
+        self._salt = salt_from_environment()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._compiles = CompileCounter()
+        self._thread = threading.Thread(target=self._run, name="tensorfold-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def limits(self) -> Limits:
+        """The engine's fixed capacity."""
+        return self._limits
+
+    def submit(self, request: Request, deliver: Callable[[Event], None]) -> None:
+        """Queue `request` (see `Engine.submit`)."""
+        check(request, self._limits)
+        reply = make_reply(request, deliver, self._salt)
+        self._command(lambda: self._worker.add(reply))
+
+    def cancel(self, request_id: str) -> None:
+        """End a reply at the next step, or before it starts."""
+        with contextlib.suppress(EngineClosed):  # which has cancelled everything
+            self._command(lambda: self._worker.cancel(request_id))
+
+    def stats(self) -> EngineStats:
+        """Counters and gauges."""
+        return self._worker.stats(self._compiles.of_thread(self._thread.ident))
+
+    def close(self) -> None:
+        """End every reply as cancelled and stop."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+        self._compiles.close()
+
+    def _command(self, action: Callable[[], None]) -> None:
+        with self._changed:
+            if self._closing:
+                raise EngineClosed("the engine has stopped")
+            self._commands.append(action)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while self._worker.idle and not self._commands and not self._closing:
+                    self._changed.wait()
+                actions = list(self._commands)
+                self._commands.clear()
+                closing = self._closing
+            for action in actions:
+                action()
+            if closing:
+                self._worker.end_all("cancelled")
+                return
+            self._worker.step()
+
+
+def check(request: Request, limits: Limits) -> None:
+    """Raise ValueError for a request that can never run."""
+    if not request.prompt:
+        raise ValueError("the prompt is empty")
+    if request.max_tokens < 1:
+        raise ValueError("max_tokens must be at least 1")
+    if min(request.prompt) < 0 or max(request.prompt) >= limits.vocab_size:
+        raise ValueError(f"prompt token ids must be between 0 and {limits.vocab_size - 1}")
+    total = len(request.prompt) + request.max_tokens
+    if total > limits.context:
+        raise ValueError(f"{total} tokens do not fit the context of {limits.context}")
+
+
+def make_reply(request: Request, deliver: Callable[[Event], None], salt: int = 0) -> Reply:
+    """A reply to queue, with its sampling settings packed for the device."""
+    sampling = request.sampling
+    seed = sampling.seed if sampling.seed is not None else derive_seed(request.prompt, salt)
+    settings = pack_settings(
+        sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed
+    )
+    return Reply(request, deliver, settings)

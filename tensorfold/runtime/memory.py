@@ -1,0 +1,88 @@
+"""How much state fits in memory, asked before it is taken."""
+
+import os
+from pathlib import Path
+
+from tensorfold.models.family import PagedKV
+from tensorfold.ops.rows import PAGE
+from tensorfold.runtime.step import StateShape
+
+_GIB = 2**30
+
+
+def fit_state(
+    layers: tuple[PagedKV, ...],
+    *,
+    model_context: int,
+    lanes: int,
+    context: int | None = None,
+    free: int | None = None,
+) -> StateShape:
+    """The state to make: `lanes` lanes over a shared pool of pages.
+
+    The pool holds every lane at its longest if that takes at most half of what is free, else as
+    much as half holds, one lane at the least. `context` None takes the model's, cut to what one
+    lane can have. Raises ValueError, naming the figures and the flag, for a `context` that does not
+    fit or that the model was not made for.
+    """
+    if context is not None and context > model_context:
+        raise ValueError(f"--context {context} is more than the model's {model_context}")
+    page_bytes = sum(2 * 4 * PAGE * layer.kv_heads * layer.head_dim for layer in layers)
+    free = free_bytes() if free is None else free
+    most = free // page_bytes
+    wanted = -(-(context or model_context) // PAGE)
+    if wanted > most:
+        if context is not None or most < 1:
+            raise ValueError(
+                f"a context of {context or model_context} tokens needs "
+                f"{wanted * page_bytes / _GIB:.2f} GiB for one reply's keys and values and "
+                f"{free / _GIB:.2f} GiB are free: use --context {most * PAGE} or less"
+            )
+        wanted = most
+    pages = max(wanted, min(lanes * wanted, most // 2))
+    return StateShape(lanes, min(context or model_context, wanted * PAGE), pages)
+
+
+def free_bytes() -> int:
+    """Memory that may be taken: what the system and this process's control groups leave, less
+    a reserve (TENSORFOLD_MEMORY_RESERVE_GIB; else a tenth of the machine, at least 1 GiB)."""
+    total, available = _system_memory()
+    for limit, used in _cgroup_memory():
+        total, available = min(total, limit), min(available, limit - used)
+    reserve = os.environ.get("TENSORFOLD_MEMORY_RESERVE_GIB")
+    try:
+        kept = float(reserve) * _GIB if reserve else max(total / 10, _GIB)
+    except ValueError:
+        raise ValueError(
+            f"TENSORFOLD_MEMORY_RESERVE_GIB must be a number, not {reserve!r}"
+        ) from None
+    return max(0, int(available - kept))
+
+
+def _system_memory() -> tuple[int, int]:
+    """(total, available) bytes."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        fields = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+        return fields["MemTotal"], fields["MemAvailable"]
+    except (OSError, KeyError):  # Not Linux: count what is installed.
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total, total // 2
+
+
+def _cgroup_memory() -> list[tuple[int, int]]:
+    """(limit, used without the page cache that can be dropped) of this process's control group."""
+    root = Path("/sys/fs/cgroup")
+    found = []
+    for limit, used, stat in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+    ):
+        try:
+            stats = dict(line.split() for line in (root / stat).read_text().splitlines())
+            cache = int(stats.get("inactive_file", stats.get("total_inactive_file", 0)))
+            bound = int((root / limit).read_text())
+            found.append((bound, max(0, int((root / used).read_text()) - cache)))
+        except (OSError, ValueError):
+            continue
+    return found

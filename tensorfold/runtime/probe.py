@@ -1,0 +1,183 @@
+"""The row probe: the same rows in every bucket, compared bit for bit."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from tensorfold.models.family import PagedKV
+from tensorfold.ops import activation, attention, matmul, norm, rope, sample
+from tensorfold.ops.rows import PAGE, make_rows
+from tensorfold.runtime.packed import Span, pack_settings
+from tensorfold.runtime.step import StepFunction
+
+Rowwise = Callable[..., Array]
+"""An op over rows: every argument and the result have the rows first."""
+
+
+@dataclass(frozen=True)
+class OpCheck:
+    """An op on random rows in one bucket against the same rows in the smallest."""
+
+    op: str
+    bucket: int
+    rows: int
+    different: int
+
+
+def probe_step(step: StepFunction) -> list[int]:
+    """The buckets in which the compiled step gives other bits than its smallest bucket does.
+
+    Two short sequences run row by row in the smallest bucket, then whole and side by side in every
+    other one. Costs a dozen steps, so it runs at every start.
+    """
+    lengths = 3, 4
+    rng = np.random.default_rng(0)
+    tokens = [rng.integers(0, step.model.spec.vocab_size, n).tolist() for n in lengths]
+    table = np.zeros((step.shape.lanes, step.shape.pages_per_lane), np.int32)
+    settings = np.tile(pack_settings(1.0, 0, 1.0, 0.0, 1), (step.shape.lanes, 1))
+    lanes = min(step.shape.lanes, step.shape.pages, len(lengths))
+    table[:lanes, 0] = np.arange(lanes)
+    alone = []
+    for lane in range(lanes):
+        for position, token in enumerate(tokens[lane]):
+            alone += step.run([Span(lane, position, [token], 1)], table, settings)
+    wanted = [(d.tokens[0], d.digests[0]) for d in alone]
+    broken = []
+    spans = [Span(lane, 0, tokens[lane], lengths[lane]) for lane in range(lanes)]
+    for bucket in step.buckets:
+        drawn = step.run(spans, table, settings, bucket)
+        if [pair for d in drawn for pair in zip(d.tokens, d.digests, strict=True)] != wanted:
+            broken.append(bucket)
+    return broken
+
+
+def probe_ops(step: StepFunction, seed: int = 0) -> Iterator[OpCheck]:
+    """Every op of the model, at its shapes, in every bucket: which one breaks the rule."""
+    rng = np.random.default_rng(seed)
+    for name, function, columns in _row_ops(step):
+        yield from _probe_rows(name, function, columns, step.buckets, rng)
+    for layer in dict.fromkeys(step.model.spec.state):
+        yield from _probe_attention(layer, step.buckets, rng)
+
+
+def _row_ops(step: StepFunction) -> Iterator[tuple[str, Rowwise, tuple[int, ...]]]:
+    """(name, function of float rows, shape of a row) for each op and distinct shape."""
+    matrices = {leaf.shape: leaf for leaf in step.model.leaves if leaf.ndim == 2}
+    for shape, weight in matrices.items():
+        name = f"matmul {shape[1]} to {shape[0]}"
+        yield name, lambda x, weight=weight: matmul.matmul(x, weight), (shape[1],)
+    vectors = {leaf.shape: leaf for leaf in step.model.leaves if leaf.ndim == 1}
+    for shape, weight in vectors.items():
+        yield (
+            f"rms_norm {shape[0]}",
+            lambda x, weight=weight: norm.rms_norm(x, weight, 1e-5),
+            shape,
+        )
+    for kv in dict.fromkeys(step.model.spec.state):
+        rotation = rope.make_rope(kv.head_dim, 10000.0)
+
+        def rotate(x: Array, rotation: rope.Rope = rotation) -> Array:
+            position = (jnp.abs(x[:, 0, 0]) * 1000).astype(jnp.int32)
+            return rope.rotate(x, rotation.angles(position))
+
+        yield f"rotate {kv.heads} x {kv.head_dim}", rotate, (kv.heads, kv.head_dim)
+    width = min(shape[0] for shape in matrices)
+    yield f"swiglu {width}", activation.swiglu, (2 * width,)
+    yield "sample", _draw, (step.model.spec.vocab_size,)
+
+
+def _draw(logits: Array) -> Array:
+    """Each row's token and digest; settings and position differ by row and depend on it only."""
+    rows = logits.shape[0]
+    kind = (jnp.abs(logits[:, 0]) * 1000).astype(jnp.int32)
+    settings = sample.Settings(
+        temperature=(kind % 3).astype(jnp.float32) / 2,
+        top_k=jnp.where(kind % 5 == 0, 40, 0),
+        top_p=jnp.where(kind % 2 == 0, 0.9, 1.0),
+        min_p=jnp.where(kind % 7 == 0, 0.05, 0.0),
+        seed=jnp.stack([kind, kind + 1], axis=1).astype(jnp.uint32),
+    )
+    tokens = sample.draw(logits * 4, settings, kind, jnp.asarray(rows))
+    return jnp.stack([tokens, sample.digest(logits)], axis=1)
+
+
+def _probe_rows(
+    name: str,
+    function: Rowwise,
+    columns: tuple[int, ...],
+    buckets: tuple[int, ...],
+    rng: np.random.Generator,
+) -> Iterator[OpCheck]:
+    """The smallest bucket runs each row among zeros; the others run all, shuffled."""
+    smallest, largest = buckets[0], min(buckets[-1], 64 if columns[0] > 16384 else 256)
+    compiled = jax.jit(function)
+    x = rng.standard_normal((largest, *columns), dtype=np.float32)
+    checked = 16
+    wanted = []
+    for row in range(checked):
+        block = np.zeros((smallest, *columns), np.float32)
+        block[row % smallest] = x[row]
+        wanted.append(np.asarray(compiled(block))[row % smallest])
+    for bucket in buckets:
+        if bucket > largest:
+            continue
+        order = rng.permutation(max(bucket, checked))[:bucket]
+        got = np.asarray(compiled(x[order]))
+        pairs = [(got[i], wanted[row]) for i, row in enumerate(order) if row < checked]
+        different = sum(a.tobytes() != b.tobytes() for a, b in pairs)
+        yield OpCheck(name, bucket, len(pairs), different)
+
+
+def _probe_attention(
+    layer: PagedKV, buckets: tuple[int, ...], rng: np.random.Generator
+) -> Iterator[OpCheck]:
+    """Runs of rows of three lanes, cut anywhere, against each row by itself."""
+    lanes, pages_per_lane = 3, 5
+    length, smallest = pages_per_lane * PAGE - 7, buckets[0]
+    table = rng.permutation(lanes * pages_per_lane).astype(np.int32).reshape(lanes, -1)
+
+    def normal(heads: int) -> np.ndarray:
+        return rng.standard_normal((lanes, length, heads, layer.head_dim), dtype=np.float32)
+
+    q, k, v = normal(layer.heads), normal(layer.kv_heads), normal(layer.kv_heads)
+    shape = (table.size, layer.kv_heads, PAGE, layer.head_dim)
+    pages = [np.zeros(shape, np.float32) for _ in range(2)]
+    for kept, new in zip(pages, (k, v), strict=True):
+        for lane in range(lanes):
+            for position in range(length):
+                kept[table[lane, position // PAGE], :, position % PAGE] = new[lane, position]
+
+    @jax.jit
+    def run(lane: Array, position: Array) -> Array:
+        rows = make_rows(jnp.zeros_like(lane), lane, position, table)
+        place = jnp.maximum(lane, 0), position
+        arrays = [jnp.asarray(each)[place] for each in (q, k, v)]
+        return attention.attention(
+            *arrays, *map(jnp.asarray, pages), rows, scale=0.2, window=layer.window
+        )[0]
+
+    def one(lane: int, position: int) -> bytes:
+        lanes_R, positions_R = np.full(smallest, -1, np.int32), np.zeros(smallest, np.int32)
+        lanes_R[0], positions_R[0] = lane, position
+        return np.asarray(run(lanes_R, positions_R))[0].tobytes()
+
+    for bucket in buckets:
+        lanes_R, positions_R = np.full(bucket, -1, np.int32), np.zeros(bucket, np.int32)
+        row = 0
+        for lane in rng.permutation(lanes):
+            count = int(rng.integers(1, max(2, (bucket - row) // 2)))
+            start = int(rng.integers(0, length - count))
+            lanes_R[row : row + count] = lane
+            positions_R[row : row + count] = np.arange(start, start + count)
+            row += count
+        got = np.asarray(run(lanes_R, positions_R))
+        sample_rows = rng.choice(row, min(row, 12), replace=False)
+        different = sum(
+            got[i].tobytes() != one(int(lanes_R[i]), int(positions_R[i])) for i in sample_rows
+        )
+        name = f"attention {layer.heads} x {layer.head_dim} over {layer.kv_heads}"
+        yield OpCheck(name, bucket, len(sample_rows), different)
