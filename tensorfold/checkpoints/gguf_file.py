@@ -1,6 +1,7 @@
 """A checkpoint in a GGUF file, or in the numbered parts of one."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from .gguf_config import architecture, build_config
 from .gguf_header import GgufHeader, GgufTensor, read_header
 from .gguf_names import ROPE_FACTORS, hugging_face_name
 from .gguf_tokenizer import build_tokenizer, special_tokens
-from .interface import CheckpointError, GenerationDefaults, Quantised, Tensor, TensorInfo
+from .interface import CheckpointError, GenerationDefaults, Quantised, Tensor, TensorInfo, Tokenizer
 
 _FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
@@ -93,6 +94,15 @@ def _decode(tensor: GgufTensor) -> Tensor:
 class GgufCheckpoint:
     """A `Checkpoint` in GGUF. Float tensors are read-only views of the mapped file."""
 
+    name: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    tokenizer: Tokenizer
+    chat_template: str | None
+    special_tokens: Mapping[str, str]
+    end_ids: frozenset[int]
+    generation: GenerationDefaults
+
     def __init__(self, path: Path):
         """Open `path`, or all parts if it is one of a split file.
 
@@ -117,7 +127,7 @@ class GgufCheckpoint:
         self._found = found
         self.tensors = {name: TensorInfo(each.shape, each.format) for name, each in found.items()}
         values = None if factors is None else np.asarray(_decode(factors), np.float32).tolist()
-        self.config: dict[str, Any] = build_config(metadata, self.tensors, values)
+        self.config = build_config(metadata, self.tensors, values)
         self._check_heads()
         self.tokenizer = build_tokenizer(metadata)
         template = metadata.get("tokenizer.chat_template")

@@ -10,10 +10,10 @@ from enum import IntEnum
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from .interface import CheckpointError
-from .tokenizer import TextTokenizer
+from .tokenizer import TextTokenizer, set_frame
 
 _SPACE_MARK = "▁"
 
@@ -219,16 +219,8 @@ def _add_frame(result: tokenizers.Tokenizer, vocabulary: _Vocabulary, bos_first:
         "eos": vocabulary.get("add_eos_token", False),
     }
     ids = {name: vocabulary.named(f"{name}_token_id") for name, add in wanted.items() if add}
-    found = {name: token for name, token in ids.items() if token is not None}
-    if not found:
-        return
-    result.post_processor = processors.TemplateProcessing(
-        single=[*(["bos"] if "bos" in found else []), "$A", *(["eos"] if "eos" in found else [])],
-        special_tokens=[
-            {"id": name, "ids": [token], "tokens": [vocabulary.tokens[token]]}
-            for name, token in found.items()
-        ],
-    )
+    if any(token is not None for token in ids.values()):
+        set_frame(result, ids.get("bos"), ids.get("eos"))
 
 
 def _find_ends(vocabulary: _Vocabulary) -> frozenset[int]:

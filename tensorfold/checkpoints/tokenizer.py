@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import tokenizers
+from tokenizers import processors
 
 from .interface import CheckpointError
 
@@ -70,6 +71,23 @@ def _strips_space(steps: list[dict[str, Any]]) -> bool:
         (step["type"] == "Strip" and step["content"] == " " and step["start"] > 0)
         or (step["type"] == "Metaspace" and step["prepend_scheme"] != "never")
         for step in steps
+    )
+
+
+def set_frame(tokenizer: tokenizers.Tokenizer, before: int | None, after: int | None) -> None:
+    """Make `add_special_tokens=True` put `before` before a text and `after` after it, if any."""
+    found = {"bos": before, "eos": after}
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[
+            *([] if before is None else ["bos"]),
+            "$A",
+            *([] if after is None else ["eos"]),
+        ],
+        special_tokens=[
+            {"id": name, "ids": [token], "tokens": [name]}
+            for name, token in found.items()
+            if token is not None
+        ],
     )
 
 
