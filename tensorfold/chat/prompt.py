@@ -49,10 +49,11 @@ class ControlSpellings:
         while self._first and (match := self._first.search(text, position)):
             start = match.start()
             lengths = self._lengths[text[start]]
-            length = next((n for n in lengths if text[start : start + n] in self._texts), 0)
-            if length:
-                yield start, start + length
-            position = start + (length or 1)
+            candidates = (text[start : start + length] for length in lengths)
+            found = next((spelling for spelling in candidates if spelling in self._texts), "")
+            if found:
+                yield start, start + len(found)
+            position = start + (len(found) or 1)
 
     def spelled_in(self, text: str) -> bool:
         """Whether `text` spells any control token."""
