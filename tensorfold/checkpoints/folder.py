@@ -52,6 +52,11 @@ def _shard_names(folder: Path) -> dict[str, list[str] | None]:
     return shards
 
 
+def _open(path: Path) -> Any:
+    """The file's handle; its methods have no types."""
+    return safe_open(path, framework="numpy")
+
+
 class _Shard:
     """An opened safetensors file."""
 
@@ -60,7 +65,7 @@ class _Shard:
             raise CheckpointError(f"{path}: missing")
         self._path = path
         try:
-            self._file: Any = safe_open(path, framework="numpy")
+            self._file: Any = _open(path)
             # The handle is no mapping: it has keys() but can't be iterated.
             self.infos = {name: self._describe(name) for name in self._file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:

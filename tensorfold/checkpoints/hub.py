@@ -115,7 +115,7 @@ def _pick(name: _HubName, files: list[str]) -> str | None:
         return name.file
     listed = ", ".join(found) or "none"
     if name.quant is not None:
-        ends = re.compile(rf"(^|[-./_]){re.escape(name.quant)}(-\d{{5}}-of-\d{{5}})?\.gguf", re.I)
+        ends = re.compile(rf"(^|[-./]){re.escape(name.quant)}(-\d{{5}}-of-\d{{5}})?\.gguf", re.I)
         matching = [file for file in found if ends.search(file)]
         if len(matching) != 1:
             raise CheckpointError(
