@@ -86,7 +86,9 @@ class ScriptedEngine:
     """Implements the engine's protocol, a thread for each reply."""
 
     script: Callable[[Request], Script] = field(default=lambda request: say("Hello"))
-    limits: Limits = field(default=Limits(context=4096, vocab_size=ByteTokenizer.vocab_size, lanes=8))
+    limits: Limits = field(
+        default=Limits(context=4096, vocab_size=ByteTokenizer.vocab_size, lanes=8)
+    )
     requests: list[Request] = field(default_factory=list)
     finished: dict[str, FinishReason] = field(default_factory=dict)
     closed: bool = False
