@@ -1,5 +1,6 @@
 """From a checkpoint to a running engine."""
 
+import logging
 from collections.abc import Callable
 
 from tensorfold.checkpoints.interface import Checkpoint, Progress
@@ -9,7 +10,10 @@ from tensorfold.engine.thread import ThreadEngine
 from tensorfold.engine.worker import Worker
 from tensorfold.runtime.load import load
 from tensorfold.runtime.memory import fit_state
+from tensorfold.runtime.probe import probe_step
 from tensorfold.runtime.step import StepFunction
+
+_log = logging.getLogger(__name__)
 
 
 def open_step_function(
@@ -32,8 +36,20 @@ def open_step_function(
     return step
 
 
-def start_engine(step: StepFunction, limits: RowLimits = RowLimits()) -> ThreadEngine:
-    """An engine over a compiled step function, which it owns from here on."""
-    worker = Worker(step, Scheduler(step.shape, limits))
+def start_engine(step: StepFunction) -> ThreadEngine:
+    """An engine over a compiled step function, which it owns from here on.
+
+    Buckets in which a row gets other bits than in the smallest are not used. Raises RuntimeError if
+    the smallest does not agree with itself, or too few rows are left for a step of every lane.
+    """
+    for bucket in probe_step(step):
+        if bucket == step.buckets[0]:
+            raise RuntimeError("a row's bits depend on its neighbours here: run tensorfold verify")
+        _log.warning("steps of %d rows are not exact here and stay unused", bucket)
+        step.drop_bucket(bucket)
+    most = step.buckets[-1]
+    if step.shape.lanes >= most:
+        raise RuntimeError(f"{step.shape.lanes} lanes do not fit a step of {most} rows")
+    limits = RowLimits(alone=most, beside=min(most, RowLimits.beside), chunk=most)
     capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes)
-    return ThreadEngine(worker, capacity)
+    return ThreadEngine(Worker(step, Scheduler(step.shape, limits)), capacity)

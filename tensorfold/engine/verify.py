@@ -53,10 +53,10 @@ def verify(step: StepFunction, cases: Sequence[Request]) -> Iterator[Comparison]
 
     `step` needs LANES lanes and pages for all of them at the length of the cases.
     """
+    broken = probe_step(step)
     for bucket in step.buckets:
-        broken = bucket in probe_step(step)
-        yield Comparison(f"step in {bucket} rows", 7, "other logits" if broken else "")
-    alone = {}
+        yield Comparison(f"step in {bucket} rows", 7, "other logits" if bucket in broken else "")
+    alone: dict[str, Traced] = {}
     for case in cases:
         alone |= run_together(step, [case])
 

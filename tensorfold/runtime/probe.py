@@ -153,11 +153,12 @@ def _probe_attention(
 
     @jax.jit
     def run(lane: Array, position: Array) -> Array:
-        rows = make_rows(jnp.zeros_like(lane), lane, position, table)
+        rows = make_rows(jnp.zeros_like(lane), lane, position, jnp.asarray(table))
         place = jnp.maximum(lane, 0), position
-        arrays = [jnp.asarray(each)[place] for each in (q, k, v)]
+        q_R, k_R, v_R = (jnp.asarray(each)[place] for each in (q, k, v))
+        k_pages, v_pages = map(jnp.asarray, pages)
         return attention.attention(
-            *arrays, *map(jnp.asarray, pages), rows, scale=0.2, window=layer.window
+            q_R, k_R, v_R, k_pages, v_pages, rows, scale=0.2, window=layer.window
         )[0]
 
     def one(lane: int, position: int) -> bytes:

@@ -1,0 +1,321 @@
+"""The command line: serve, pull, chat, verify and info."""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+
+from tensorfold import __version__
+from tensorfold.checkpoints.interface import Checkpoint, CheckpointError
+from tensorfold.checkpoints.interface import Progress as ProgressEvent
+
+# Everything that imports JAX is imported where it is used: --help must not take seconds.
+if TYPE_CHECKING:
+    from tensorfold.engine.thread import ThreadEngine
+    from tensorfold.runtime.step import StepFunction
+    from tensorfold.serving.app import App
+
+_MODEL = (
+    "a Hugging Face Hub id (ORG/REPO, ORG/REPO:Q4_K_M), a folder, or a .gguf file; "
+    "SmolLM2-135M-Instruct when left out"
+)
+
+_console = Console(stderr=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except (CheckpointError, ValueError, OSError, RuntimeError) as error:
+        _console.print(f"tensorfold: {error}", style="red", markup=False, highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tensorfold",
+        description="A server for language models whose speculative decoding is exact: a reply "
+        "is the same, token for token, however it was batched, drafted or cached.",
+    )
+    parser.add_argument("--version", action="version", version=f"tensorfold {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> _Options:
+        sub = commands.add_parser(name, help=about, description=about)
+        sub.set_defaults(run=run)
+        return _Options(sub)
+
+    serve = command("serve", _serve, "serve a model to OpenAI clients")
+    serve.model()
+    serve.engine()
+    serve.server()
+    pull = command("pull", _pull, "fetch a model and print where it lies")
+    pull.model()
+    chat = command("chat", _chat, "talk with a model, or with the server at a URL")
+    chat.parser.add_argument("model", nargs="?", metavar="MODEL_OR_URL", help=f"a URL, {_MODEL}")
+    chat.parser.add_argument("--system", metavar="TEXT", help="the system prompt")
+    chat.parser.add_argument("--api-key", metavar="KEY", help="for a server that asks for one")
+    chat.engine()
+    verify = command(
+        "verify",
+        _verify,
+        "check on this machine that a model's replies do not depend on how they are computed; "
+        "exits 1 at a difference",
+    )
+    verify.model()
+    verify.parser.add_argument("--json", action="store_true", help="one JSON object a comparison")
+    verify.parser.add_argument(
+        "--tokens", type=_positive, default=12, metavar="N", help="tokens a reply (default 12)"
+    )
+    info = command("info", _info, "describe a checkpoint without loading its weights")
+    info.model()
+    return parser
+
+
+class _Options:
+    """The option groups that commands share."""
+
+    def __init__(self, parser: argparse.ArgumentParser):
+        self.parser = parser
+
+    def model(self) -> None:
+        self.parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL)
+
+    def engine(self) -> None:
+        group = self.parser.add_argument_group("engine")
+        group.add_argument(
+            "--context",
+            type=_positive,
+            metavar="N",
+            help="tokens of prompt and reply together (default: the model's, fitted to memory)",
+        )
+        group.add_argument(
+            "--parallel",
+            type=_positive,
+            default=8,
+            metavar="N",
+            help="replies that run at once (default 8)",
+        )
+
+    def server(self) -> None:
+        group = self.parser.add_argument_group("server")
+        group.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
+        group.add_argument("--port", type=int, default=8080, help="port (default 8080; 0: any)")
+        group.add_argument("--name", help="the model's id (default: its file's or folder's name)")
+        group.add_argument(
+            "--alias", action="append", default=[], metavar="NAME", help="one more id (repeat)"
+        )
+        group.add_argument(
+            "--chat-template",
+            type=Path,
+            metavar="FILE",
+            help="a Jinja template instead of the checkpoint's",
+        )
+        defaults = self.parser.add_argument_group(
+            "defaults for requests that do not say (else the checkpoint's own)"
+        )
+        defaults.add_argument("--max-tokens", type=_positive, default=4096, metavar="N")
+        defaults.add_argument("--temperature", type=float, metavar="T", help="0: greedy")
+        defaults.add_argument("--top-p", type=float, metavar="P")
+        defaults.add_argument("--top-k", type=int, metavar="K")
+        defaults.add_argument("--min-p", type=float, metavar="P")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from tensorfold.serving.server import serve
+
+    started = time.perf_counter()
+    checkpoint = _open(options.model)
+    engine, app = _start(checkpoint, options)
+
+    def ready(url: str) -> None:
+        seconds = time.perf_counter() - started
+        _console.print(f"[bold]{url}/v1[/]  ready after {seconds:.1f} s; Ctrl-C stops")
+
+    if options.host not in ("127.0.0.1", "::1", "localhost"):
+        _console.print(f"warning: anyone who reaches {options.host} can use this server")
+    try:
+        serve(app, options.host, options.port, ready=ready)
+    finally:
+        engine.close()
+    return 0
+
+
+def _pull(options: argparse.Namespace) -> int:
+    from tensorfold.checkpoints.hub import pull
+
+    with _progress() as progress:
+        path = pull(options.model, progress)
+    print(path)
+    return 0
+
+
+def _chat(options: argparse.Namespace) -> int:
+    from tensorfold.serving.server import serve_in_background
+    from tensorfold.serving.terminal import chat
+
+    if options.model and options.model.startswith(("http://", "https://")):
+        return chat(options.model, system=options.system, api_key=options.api_key)
+    for name in ("name", "chat_template", "temperature", "top_p", "top_k", "min_p"):
+        setattr(options, name, None)
+    options.alias, options.max_tokens = [], 4096
+    engine, app = _start(_open(options.model), options)
+    try:
+        with serve_in_background(app) as server:
+            return chat(server.url, system=options.system)
+    finally:
+        engine.close()
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from tensorfold.engine.verify import LANES, make_cases, verify
+    from tensorfold.verify_prompts import make_prompts
+
+    checkpoint = _open(options.model)
+    prompts = make_prompts(checkpoint.tokenizer)
+    context = max(map(len, prompts)) + options.tokens
+    step = _step_function(checkpoint, lanes=LANES, context=context)
+    compared = differences = 0
+    for comparison in verify(step, make_cases(prompts, options.tokens)):
+        compared += 1
+        differences += bool(comparison.difference)
+        if options.json:
+            print(json.dumps(comparison.__dict__), flush=True)
+        else:
+            verdict = f"DIFFERS: {comparison.difference}" if comparison.difference else "same"
+            print(f"{verdict:6} {comparison.name} ({comparison.compared})", flush=True)
+    _console.print(f"{compared} comparisons, {differences} differences")
+    return int(differences > 0)
+
+
+def _info(options: argparse.Namespace) -> int:
+    from collections import Counter
+
+    from tensorfold.models.registry import find
+
+    checkpoint = _open(options.model)
+    spec = find(checkpoint.config)
+    formats = Counter(info.format for info in checkpoint.tensors.values())
+    parameters = 0
+    for info in checkpoint.tensors.values():
+        size = 1
+        for length in info.shape:
+            size *= length
+        parameters += size
+    token_bytes = sum(2 * 4 * layer.kv_heads * layer.head_dim for layer in spec.state)
+    rows = {
+        "name": checkpoint.name,
+        "architecture": ", ".join(checkpoint.config.get("architectures", ())),
+        "layers": len(spec.state),
+        "parameters": f"{parameters:,}",
+        "tensors": ", ".join(f"{count} {name}" for name, count in formats.most_common()),
+        "vocabulary": f"{spec.vocab_size:,}",
+        "context": f"{spec.context:,} tokens",
+        "state": f"{token_bytes:,} bytes a token",
+        "chat template": "yes" if checkpoint.chat_template else "no",
+    }
+    for key, value in rows.items():
+        print(f"{key:14} {value}")
+    return 0
+
+
+def _open(name: str | None) -> Checkpoint:
+    from tensorfold.checkpoints.hub import open_checkpoint, resolve
+
+    with _progress() as progress:
+        return open_checkpoint(resolve(name, progress))
+
+
+def _step_function(checkpoint: Checkpoint, *, lanes: int, context: int | None) -> "StepFunction":
+    from tensorfold.checkpoints.hub import home
+    from tensorfold.engine.start import open_step_function
+    from tensorfold.runtime.compilation import keep_compiled_programs
+
+    keep_compiled_programs(home() / "compiled")
+    with _progress() as progress:
+        return open_step_function(checkpoint, lanes=lanes, context=context, progress=progress)
+
+
+def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[ThreadEngine, App]":
+    import jax
+
+    from tensorfold.chat.prompt import ChatEncoder
+    from tensorfold.chat.template import ChatTemplate, read_template_file
+    from tensorfold.engine.start import start_engine
+    from tensorfold.serving.app import create_app
+    from tensorfold.serving.service import ReplyDefaults, Service
+
+    # The template first: a malformed one must not cost a load.
+    source = checkpoint.chat_template
+    if options.chat_template:
+        source = read_template_file(options.chat_template)
+    template = ChatTemplate(source, checkpoint.special_tokens) if source else None
+    step = _step_function(checkpoint, lanes=options.parallel, context=options.context)
+    engine = start_engine(step)
+    device = jax.devices()[0]
+    service = Service(
+        engine=engine,
+        tokenizer=checkpoint.tokenizer,
+        chat=ChatEncoder(template, checkpoint.tokenizer) if template else None,
+        name=options.name or checkpoint.name,
+        created=int(time.time()),
+        aliases=tuple(options.alias),
+        end_ids=checkpoint.end_ids,
+        defaults=ReplyDefaults.of(
+            checkpoint.generation,
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+        ),
+        backend=device.platform,
+        device=device.device_kind,
+    )
+    limits = engine.limits
+    _console.print(
+        f"{service.name} on {device.platform}: {limits.lanes} replies at once, "
+        f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens"
+    )
+    return engine, create_app(service)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[ProgressEvent], None]]:
+    """Show progress events as bars that vanish when done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(*columns, console=_console, transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(event: ProgressEvent) -> None:
+            if event.task not in tasks:
+                tasks[event.task] = bars.add_task(event.task, total=None)
+            total = event.total or None
+            bars.update(tasks[event.task], completed=event.done, total=total)
+
+        yield show
+
+
+if __name__ == "__main__":
+    sys.exit(main())
