@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 class App(Quart):
     """The application, which ends a connection's replies with the connection.
 
-    Quart cancels a handler whose client has gone, streaming or not, but a stream that nobody has
-    read from yet would never hear of it. Around the whole application every case is the same.
+    Quart cancels a handler whose client has gone, but a handler can miss that: when the client goes
+    as its body is read, or before anybody reads the stream. Around the whole application every
+    case is the same.
     """
 
     def __init__(self) -> None:
@@ -53,8 +54,15 @@ class App(Quart):
         self._open.add(connection)
         scope["path"] = scope["path"].rstrip("/") or "/"
         scope["state"] = {**scope.get("state", {}), CONNECTION: connection}
+
+        async def watch() -> Any:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                connection.end()
+            return message
+
         try:
-            await super().asgi_app(scope, receive, send)
+            await super().asgi_app(scope, watch, send)
         finally:
             self._open.discard(connection)
             connection.end()

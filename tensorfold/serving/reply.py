@@ -134,12 +134,16 @@ class Connection:
 
     def __init__(self) -> None:
         self._replies: list[Reply] = []
+        self._ended = False
 
     def add(self, reply: Reply) -> None:
-        """Tie a reply to the connection."""
+        """Tie a started reply to the connection."""
         self._replies.append(reply)
+        if self._ended:
+            reply.cancel()
 
     def end(self) -> None:
-        """Stop the connection's replies."""
+        """Stop the connection's replies, now and later."""
+        self._ended = True
         for reply in self._replies:
             reply.cancel()
