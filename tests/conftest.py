@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
-from tensorfold.checkpoints import hub
-from tensorfold.checkpoints.interface import Checkpoint
+# The shapes in the ops' signatures are checked on every call; before anything imports them.
+jaxtyping.install_import_hook("tensorfold.ops", "beartype.beartype")
+
+from tensorfold.checkpoints import hub  # noqa: E402
+from tensorfold.checkpoints.interface import Checkpoint  # noqa: E402
 
 
 @pytest.fixture(scope="session")

@@ -21,14 +21,14 @@ class Rope:
 
     def angles(
         self, position: Int[Array, " R"]
-    ) -> tuple[Float[Array, "R 1 H/2"], Float[Array, "R 1 H/2"]]:
+    ) -> tuple[Float[Array, "R 1 C"], Float[Array, "R 1 C"]]:
         """Cosine and sine for each row, with a head axis to broadcast."""
         angle = position.astype(jnp.float32)[:, None] * np.asarray(self.frequencies, np.float32)
         return (jnp.cos(angle) * self.factor)[:, None], (jnp.sin(angle) * self.factor)[:, None]
 
 
 def rotate(
-    x: Float[Array, "R N H"], angles: tuple[Float[Array, "R 1 H/2"], Float[Array, "R 1 H/2"]]
+    x: Float[Array, "R N H"], angles: tuple[Float[Array, "R 1 C"], Float[Array, "R 1 C"]]
 ) -> Float[Array, "R N H"]:
     """Rotate the two halves of each head against one another."""
     cos, sin = angles

@@ -29,16 +29,16 @@ uint32; integer sums have no order, so no shape of the reduction can change a cu
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Settings:
-    """Sampling settings of D drawn rows.
+    """Sampling settings of D drawn rows, or of one row without the D axis.
 
     temperature, top_p, min_p: [D] float32; top_k: [D] int32; seed: [D, 2] uint32, low word first
     """
 
-    temperature: Float[Array, " D"]
-    top_k: Int[Array, " D"]
-    top_p: Float[Array, " D"]
-    min_p: Float[Array, " D"]
-    seed: UInt32[Array, "D 2"]
+    temperature: Float[Array, "*D"]
+    top_k: Int[Array, "*D"]
+    top_p: Float[Array, "*D"]
+    min_p: Float[Array, "*D"]
+    seed: UInt32[Array, "*D 2"]
 
 
 def draw(
