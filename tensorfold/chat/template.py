@@ -20,7 +20,8 @@ from tensorfold.chat.messages import Message
 
 MAX_TEMPLATE_BYTES = 16 * 1024 * 1024
 _RENDER_SECONDS = 30.0
-_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""What every template is given, and no request may set."""
 
 
 class ChatTemplateError(ValueError):
@@ -46,13 +47,10 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The conversation's text; `variables` are the request's own template variables."""
-        variables = variables or {}
-        if reserved := sorted(_RESERVED & set(variables)):
-            raise ChatTemplateError(f"chat_template_kwargs must not contain {reserved[0]}")
+        """The conversation's text; `variables` are the request's own, none of them reserved."""
         context = {
             **self._special_tokens,
-            **variables,
+            **(variables or {}),
             "messages": messages,
             "tools": None,
             "documents": None,

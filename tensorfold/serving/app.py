@@ -88,10 +88,16 @@ def create_app(service: Service) -> App:
                 view_func=partial(handler, service),
                 methods=[method],
             )
+    app.before_request(_read_whole_request)
     app.register_error_handler(ApiError, _answer_api_error)
     app.register_error_handler(HTTPException, _answer_http_error)
     app.register_error_handler(Exception, _answer_fault)
     return app
+
+
+async def _read_whole_request() -> None:
+    # An answer that overtakes its request's body costs the client the connection.
+    await request.get_data()
 
 
 async def _answer_api_error(error: ApiError) -> Response:
@@ -101,15 +107,16 @@ async def _answer_api_error(error: ApiError) -> Response:
 async def _answer_http_error(error: HTTPException) -> Response:
     """Errors of HTTP itself, in the form of the API's own."""
     status = error.code or 500
+    headers = {}
     if status == 404:
         message = f"unknown path {request.path}"
     elif status == 405:
         message = f"{request.path} does not take {request.method}"
     elif status == 413:
         message = f"the body is larger than {MAX_BODY_BYTES // 2**20} MiB"
+        headers["Connection"] = "close"
     else:
         message = error.description or error.name
-    headers = {}
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         headers["Allow"] = ", ".join(sorted(error.valid_methods))
     return json_response(ApiError(message, status=status).envelope(), status, headers)

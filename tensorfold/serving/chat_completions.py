@@ -10,7 +10,7 @@ from typing import Any
 from quart import Response, request
 
 from tensorfold.chat.messages import Message, MessageError, read_messages
-from tensorfold.chat.template import ChatTemplateError
+from tensorfold.chat.template import RESERVED_VARIABLES, ChatTemplateError
 from tensorfold.serving.answer import Shape, answer, now
 from tensorfold.serving.body import read_body
 from tensorfold.serving.errors import ApiError
@@ -130,6 +130,8 @@ def _template_variables(body: Body) -> Mapping[str, Any]:
     """The request's own template variables, with thinking turned on or off by either name."""
     field = TEMPLATE_VARIABLES
     given = {name: item for name, item in field.of(body).items() if item is not None}
+    if reserved := sorted(RESERVED_VARIABLES & set(given)):
+        raise ApiError(f"{field.name} must not contain {reserved[0]}", param=field.name)
     try:
         enabled = ENABLE_THINKING.of(given)
     except ApiError as error:

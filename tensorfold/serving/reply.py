@@ -61,30 +61,37 @@ class Reply:
     async def pieces(self) -> AsyncIterator[str]:
         """The text as it is decided, in non-empty pieces. Raises `ApiError` if it fails."""
         tokens: list[int] = []
-        while True:
+        piece = ""
+        while self._end is None:
             event = await self._next_event()
             if isinstance(event, Finished):
+                # What was said before a failure is sent all the same.
+                if piece:
+                    yield piece
                 self._end = self._ended(event, tokens)
-                if rest := self._text.finish():
-                    yield rest
-                return
-            piece = ""
-            for token in event.ids:
-                tokens.append(token)
-                piece += self._text.push(token)
-                if self._text.stop_string is not None:
-                    break
-            if piece:
+                piece = self._text.finish()
+            else:
+                piece += self._read(event, tokens)
+            stopped = self._text.stop_string is not None
+            # A client that reads slowly gets what has gathered meanwhile in one piece.
+            if piece and (stopped or self._events.empty()):
                 yield piece
-            if self._text.stop_string is not None:
+                piece = ""
+            if stopped:
+                stats = await self._cancelled_stats()
                 self._end = ReplyEnd(
-                    "stop",
-                    tuple(tokens),
-                    await self._cancelled_stats(),
-                    self._seconds_before,
-                    self._text.stop_string,
+                    "stop", tuple(tokens), stats, self._seconds_before, self._text.stop_string
                 )
-                return
+
+    def _read(self, event: NewTokens, tokens: list[int]) -> str:
+        """The text of an event's tokens, up to a stop string; adds the tokens read to `tokens`."""
+        text = ""
+        for token in event.ids:
+            tokens.append(token)
+            text += self._text.push(token)
+            if self._text.stop_string is not None:
+                break
+        return text
 
     @property
     def end(self) -> ReplyEnd:

@@ -98,6 +98,8 @@ async def _run(
     config.errorlog = None
     config.accesslog = None
     config.include_server_header = False
+    # Longer than clients keep their idle connections, so that none is closed as it is reused.
+    config.keep_alive_timeout = 75
     # Hypercorn only waits: what happens to replies that take too long is decided below.
     config.graceful_timeout = grace_seconds + 2 * _LAST_SECONDS
     serving = asyncio.create_task(hypercorn_serve(app, config, shutdown_trigger=stop.wait))

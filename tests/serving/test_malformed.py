@@ -5,7 +5,7 @@ import random
 
 import pytest
 from conversing import CHAT, ROUTES, TEXT, Client, question, read_error, whole_text
-from test_requests import BAD_CHAT_FIELDS, BAD_FIELDS, BAD_TEXT_FIELDS
+from test_api_requests import BAD_CHAT_FIELDS, BAD_FIELDS, BAD_TEXT_FIELDS
 
 COUNT = 1000
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 from conversing import CHAT, ROUTES, TEXT, question, read_error, read_events, streamed_text
-from scripted import IM_END, Script, ScriptedEngine, make_service, say
+from scripted import Script, ScriptedEngine, make_service, say
 
 from tensorfold.serving.app import create_app
 from tensorfold.serving.server import serve_in_background
@@ -126,6 +126,7 @@ def test_a_stream_closes_its_connection_after_the_last_event(url, path):
 
 
 def test_text_arrives_while_it_is_written(engine, client):
+    client.completions.create(model="m", prompt="x")
     engine.script = lambda request: say("abc", delay=0.3)
     started = time.monotonic()
     times = [
@@ -154,8 +155,25 @@ def test_bodies_that_are_too_large_are_refused_before_they_are_read(url):
     connection.sendall(
         b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 33554433\r\n\r\n{"
     )
-    status, _, data = read_all(connection)
+    status, head, data = read_all(connection)
     read_error(status, data, 413)
+    assert b"connection: close" in head.lower()
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/models", TEXT, "/tokenize"])
+def test_an_early_refusal_keeps_the_connection(url, path):
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port)) as connection:
+        connection.settimeout(5)
+        for _ in range(3):
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode())
+            connection.sendall(b"Content-Length: 12\r\n\r\n")
+            time.sleep(0.05)
+            connection.sendall(b'{"prompt":3}')
+            answer = b""
+            while b'"code":null}}' not in answer:
+                answer += connection.recv(4096) or pytest.fail("closed")
+            assert int(answer.split()[1]) in (400, 404, 405)
 
 
 def test_openai_chat(engine, client):
@@ -202,7 +220,6 @@ def test_openai_errors(engine, client, stream):
     assert caught.value.param == "messages"
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="m", input="x")
-    engine.script = lambda request: Script(((*b"ab", IM_END),), error="broken")
     engine.script = lambda request: Script((tuple(b"ab"),), error="broken")
     messages = [{"role": "user", "content": "x"}]
     with pytest.raises(openai.APIError, match="broken"):

@@ -207,6 +207,8 @@ BAD_CHAT_FIELDS = [
     ("chat_template_kwargs", []),
     ("chat_template_kwargs", "x"),
     ("chat_template_kwargs", {"enable_thinking": "yes"}),
+    ("chat_template_kwargs", {"messages": []}),
+    ("chat_template_kwargs", {"tools": [{}]}),
     ("messages", []),
     ("messages", None),
 ]
