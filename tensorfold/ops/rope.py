@@ -76,7 +76,8 @@ def _yarn(frequencies: np.ndarray, theta: float, scaling: Mapping[str, Any]) -> 
         """The (fractional) index of the frequency that makes `turns` turns in the original span."""
         return half * math.log(original / (turns * 2 * math.pi)) / math.log(theta)
 
-    low, high = index(scaling.get("beta_fast") or 32), index(scaling.get("beta_slow") or 1)
+    low = index(float(scaling.get("beta_fast") or 32))
+    high = index(float(scaling.get("beta_slow") or 1))
     if scaling.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * half - 1)

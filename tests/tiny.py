@@ -1,0 +1,229 @@
+"""Tiny random checkpoints of every family, and step functions that run them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import (
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from tensorfold.checkpoints.interface import (
+    Checkpoint,
+    CheckpointError,
+    GenerationDefaults,
+    TensorInfo,
+)
+from tensorfold.runtime.load import load
+from tensorfold.runtime.step import StateShape, StepFunction
+
+
+@dataclass(frozen=True)
+class ByteTokenizer:
+    """Ids 0 to 255 are bytes, the others control tokens `<256>`, `<257>`, ...; 256 is the first of
+    a text and 257 the last."""
+
+    vocab_size: int
+    bos_id: int = 256
+    end_ids: frozenset[int] = frozenset({257})
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        return frozenset(range(256, self.vocab_size))
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = False, control: bool = True
+    ) -> list[int]:
+        return [self.bos_id] * add_special_tokens + list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else self.token_text(token).encode()
+
+    def token_text(self, token: int) -> str:
+        return chr(token) if token < 256 else f"<{token}>"
+
+
+@dataclass
+class TinyCheckpoint:
+    """Implements `Checkpoint` in memory."""
+
+    name: str
+    config: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    tokenizer: ByteTokenizer
+    chat_template: str | None = None
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    end_ids: frozenset[int] = frozenset({257})
+    generation: GenerationDefaults = field(default_factory=GenerationDefaults)
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        return {name: TensorInfo(array.shape, "F32") for name, array in self.arrays.items()}
+
+    def read(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise CheckpointError(f"{self.name}: no tensor {name!r}")
+        return self.arrays[name]
+
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 300,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+
+
+def _llama(**changes: Any) -> PretrainedConfig:
+    return LlamaConfig(**(SIZES | changes))
+
+
+def _rope(kind: str, **values: Any) -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": 10000.0, **values}
+
+
+VARIANTS: dict[str, PretrainedConfig] = {
+    "llama": _llama(num_hidden_layers=2),
+    "llama tied": _llama(tie_word_embeddings=True),
+    "llama odd sizes": _llama(
+        hidden_size=72,
+        intermediate_size=200,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=8,
+        vocab_size=301,
+    ),
+    "llama wide heads": _llama(head_dim=40),
+    "llama one kv head": _llama(num_key_value_heads=1),
+    "llama biases": _llama(attention_bias=True, mlp_bias=True),
+    "llama rope linear": _llama(rope_parameters=_rope("linear", factor=4.0)),
+    "llama rope llama3": _llama(
+        rope_parameters=_rope(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        )
+    ),
+    "llama rope yarn": _llama(
+        rope_parameters=_rope("yarn", factor=8.0, original_max_position_embeddings=64)
+    ),
+    "mistral window": MistralConfig(**SIZES, sliding_window=20),
+    "mistral no window": MistralConfig(**SIZES, sliding_window=None, head_dim=32),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen2 tied, window above layer 1": Qwen2Config(
+        **(SIZES | {"num_hidden_layers": 3, "tie_word_embeddings": True}),
+        use_sliding_window=True,
+        sliding_window=24,
+        max_window_layers=1,
+    ),
+    "qwen2 layer types": Qwen2Config(
+        **(SIZES | {"num_hidden_layers": 2}),
+        use_sliding_window=True,
+        sliding_window=70,
+        layer_types=["sliding_attention", "full_attention"],
+    ),
+    "qwen3": Qwen3Config(**(SIZES | {"num_hidden_layers": 2}), head_dim=24),
+    "qwen3 tied": Qwen3Config(**(SIZES | {"tie_word_embeddings": True}), head_dim=16),
+    "qwen3 biases": Qwen3Config(**SIZES, head_dim=16, attention_bias=True),
+}
+"""Every configuration that changes what a model computes."""
+
+
+def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
+    """A transformers model whose random weights give logits that vary by a few units."""
+    family = type(config).__name__.removesuffix("Config")
+    config._attn_implementation = "eager"
+    model: PreTrainedModel = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=generator)
+            if "norm" in name:
+                weight.copy_(1 + 0.2 * noise)
+            elif "embed" in name and not config.tie_word_embeddings:
+                weight.copy_(noise)
+            elif weight.ndim == 1:
+                weight.copy_(0.3 * noise)
+            else:
+                weight.copy_(1.5 * noise / weight.shape[1] ** 0.5)
+    return model
+
+
+def make_checkpoint(model: PreTrainedModel, name: str = "tiny") -> TinyCheckpoint:
+    """What a folder that `model` was saved to would hold."""
+    config = model.config.to_dict() | {"architectures": [type(model).__name__]}
+    arrays = {name: weight.numpy(force=True) for name, weight in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        del arrays["lm_head.weight"]
+    return TinyCheckpoint(name, config, arrays, ByteTokenizer(model.config.vocab_size))
+
+
+def tiny_checkpoint(variant: str = "llama", **changes: Any) -> TinyCheckpoint:
+    """A checkpoint of one of the `VARIANTS`, with values of its config changed."""
+    config = VARIANTS[variant]
+    changed = type(config)(**(config.to_dict() | changes))
+    return make_checkpoint(random_model(changed), variant)
+
+
+def open_step(
+    checkpoint: Checkpoint,
+    *,
+    lanes: int = 4,
+    context: int = 256,
+    pages: int | None = None,
+    buckets: Sequence[int] = (8, 16),
+) -> StepFunction:
+    """A compiled step function over a small state: by default every lane at its longest."""
+    shape = StateShape(lanes, context, pages or lanes * -(-context // 64))
+    step = StepFunction(load(checkpoint), shape, buckets)
+    step.compile()
+    return step
+
+
+@cache
+def shared_step() -> StepFunction:
+    """One compiled one-layer model for the tests that only need tokens. Its state holds what
+    earlier tests left there, as a server's does."""
+    return open_step(tiny_checkpoint(num_hidden_layers=1, hidden_size=32, intermediate_size=48))
+
+
+def random_prompt(rng: np.random.Generator, length: int, vocab_size: int = 300) -> list[int]:
+    return rng.integers(0, vocab_size, length).tolist()
+
+
+def save_folder(folder: Path, config: PretrainedConfig | None = None) -> Path:
+    """A Hugging Face folder of a tiny model with a byte-level tokenizer and a chat template."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: token for token, letter in enumerate(letters)}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    random_model(config or VARIANTS["llama"]).save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    return folder
