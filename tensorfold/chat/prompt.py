@@ -8,8 +8,9 @@ Without such a spelling the tokens are simply the tokens of the rendered text.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tensorfold.chat.messages import Message, arrange
@@ -80,36 +81,30 @@ class ChatEncoder:
     ) -> list[int]:
         """The prompt's tokens. Raises `ChatTemplateError` when the template refuses."""
         placed = arrange(messages, later_system=self._template.later_system)
-        variables = dict(variables or {})
+        own = dict(variables or {})
 
         def render(messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
             return self._template.render(
                 messages, add_generation_prompt=add_generation_prompt, variables=variables
             )
 
-        plain = render(placed, variables)
-        strings = list(_strings([placed, variables]))
+        plain = render(placed, own)
+        strings = list(_strings([placed, own]))
         if not any(self._controls.spelled_in(text) for text in strings):
             return self._tokenizer.encode(plain)
         opening, closing = _unused_characters([*strings, self._template.source])
-
-        def mark(text: str) -> str:
-            return self._mark(text, opening, closing)
-
-        marked_messages = [
-            {
-                "role": message["role"],
-                **_map_strings({k: v for k, v in message.items() if k != "role"}, mark),
-            }
-            for message in placed
-        ]
-        marked = render(marked_messages, _map_strings(variables, mark))
+        mark = partial(self._mark, opening=opening, closing=closing)
+        marked = render(_map_strings(placed, mark), _map_strings(own, mark))
         text, spellings = self._unmark(marked, opening, closing)
-        in_plain = [plain[start:end] for start, end in self._controls.find(plain)]
-        if in_plain == [spelling.text for spelling in spellings]:
+        places = list(self._controls.find(plain))
+        if [plain[start:end] for start, end in places] == [found.text for found in spellings]:
             # The private characters may keep a template from trimming blanks beside them, so the
             # plain text is the better one wherever both spell the same control tokens.
-            return self._encode_quoting(plain, self._requote(plain, spellings))
+            text = plain
+            spellings = [
+                replace(found, start=start, end=end)
+                for found, (start, end) in zip(spellings, places, strict=True)
+            ]
         return self._encode_quoting(text, spellings)
 
     def _mark(self, text: str, opening: str, closing: str) -> str:
@@ -137,12 +132,6 @@ class ChatEncoder:
         return text, [
             _Spelling(start, end, text[start:end], (start, end) in quoted)
             for start, end in self._controls.find(text)
-        ]
-
-    def _requote(self, text: str, spellings: Iterable[_Spelling]) -> list[_Spelling]:
-        return [
-            _Spelling(start, end, spelling.text, spelling.quoted)
-            for (start, end), spelling in zip(self._controls.find(text), spellings, strict=True)
         ]
 
     def _encode_quoting(self, text: str, spellings: Sequence[_Spelling]) -> list[int]:
@@ -180,21 +169,14 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _map_strings(value: Any, change: Callable[[str], str], *, keys: bool = False) -> Any:
-    """A copy of a JSON value with its strings changed.
-
-    Keys at the top level are names the template asks for; deeper ones (`keys`) may be a client's
-    own words, such as the argument names of a tool call, and no spelling is a name a template asks.
-    """
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """A copy of a JSON value with its strings changed, keys included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {
-            change(key) if keys else key: _map_strings(item, change, keys=True)
-            for key, item in value.items()
-        }
+        return {change(key): _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list):
-        return [_map_strings(item, change, keys=True) for item in value]
+        return [_map_strings(item, change) for item in value]
     return value
 
 

@@ -101,7 +101,9 @@ async def _read_whole_request() -> None:
 
 
 async def _answer_api_error(error: ApiError) -> Response:
-    return json_response(error.envelope(), error.status)
+    # A fault would most likely repeat, and the clients' own retries would pay for it again.
+    headers = {"x-should-retry": "false"} if error.status == 500 else None
+    return json_response(error.envelope(), error.status, headers)
 
 
 async def _answer_http_error(error: HTTPException) -> Response:

@@ -1,6 +1,6 @@
 import pytest
 import template_texts
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizer import CONTROLS, SmallTokenizer
 from transformers import PreTrainedTokenizerFast
@@ -34,6 +34,7 @@ def user(text):
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+@settings(deadline=None)
 @given(text=st.text())
 def test_ordinary_text_encodes_as_the_rendered_text_does(name, text):
     messages = read_messages(user(text))
@@ -113,6 +114,7 @@ def test_templates_still_read_the_real_text():
     assert controls_in(tokens) == expected
 
 
+@settings(deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
 def test_any_text_reaches_the_model_as_text(texts):
     roles = ["user", "assistant"] * 2
@@ -124,6 +126,7 @@ def test_any_text_reaches_the_model_as_text(texts):
     assert controls_in(tokens) == controls_in(encoder.encode(read_messages(harmless)))
 
 
+@settings(deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=3))
 def test_trimming_and_splitting_templates_keep_their_turns(texts):
     messages = [{"role": "user", "content": text} for text in texts]

@@ -1,7 +1,7 @@
 import itertools
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tensorfold.chat.text_stream import ReplyText, StopFilter
@@ -88,6 +88,7 @@ def test_case_2_a_reply_cut_inside_a_character_drops_its_tail(length):
     assert "".join(released) == ("é😊" if length == 4 else "é")
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=40), places=st.lists(st.integers(0, 40)))
 @example(data=b"\xe0\x80\x80", places=[1, 2])
 @example(data=b"\xed\xa0\x80\xf4\x90", places=[1, 2, 3, 4])
@@ -98,6 +99,7 @@ def test_any_bytes_read_as_they_would_whole(data, places):
     assert "".join(released) == without_partial_tail(data)
 
 
+@settings(deadline=None)
 @given(
     text=st.text(st.sampled_from("ab😊c")),
     stops=st.lists(st.text(st.sampled_from("ab😊c"), min_size=1, max_size=4), max_size=4),
@@ -120,6 +122,7 @@ def test_cases_20_to_25_stop_strings_are_found_however_the_text_is_cut(text, sto
         assert reference(ended, stops)[1] and not reference(before, stops)[1]
 
 
+@settings(deadline=None)
 @given(
     text=st.text(st.sampled_from("ab")),
     stops=st.lists(st.text(st.sampled_from("ab"), min_size=1, max_size=5), min_size=1, max_size=3),

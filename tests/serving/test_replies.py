@@ -197,7 +197,9 @@ async def test_ignore_eos_writes_end_tokens_into_the_text(path):
 
 
 @pytest.mark.parametrize("path", ROUTES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
+)
 @given(
     data=st.binary(max_size=20),
     size=st.integers(1, 6),
