@@ -12,7 +12,7 @@ from tensorfold.ops import activation, attention, matmul, norm, rope
 from tensorfold.ops.rows import Rows
 
 KV = tuple[Array, Array]
-"""A layer's keys and values, [P, K, 64, H] each."""
+"""A layer's keys [P, K, H, 64] and values [P, K, 64, H]."""
 
 Angles = tuple[Array, Array]
 """Cosine and sine of every row's rotary angles."""
@@ -27,7 +27,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: Float[Array, "R I"]) -> Float[Array, "R O"]:
         """Apply to every row."""
-        y = matmul.matmul(x, self.weight[...])
+        y = matmul.matmul(x, self.weight.get_value())
         return y if self.bias is None else y + self.bias[...]
 
 
@@ -51,11 +51,11 @@ class Embedding(nnx.Module):
 
     def __call__(self, tokens: Array) -> Float[Array, "R D"]:
         """Each row's vector."""
-        return self.weight[...][tokens]
+        return matmul.take_rows(self.weight.get_value(), tokens)
 
     def attend(self, x: Float[Array, "R D"]) -> Float[Array, "R V"]:
         """Logits by the tied table."""
-        return matmul.matmul(x, self.weight[...])
+        return matmul.matmul(x, self.weight.get_value())
 
 
 @dataclass(frozen=True)

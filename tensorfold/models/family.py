@@ -34,8 +34,8 @@ class Leaf:
 
 @dataclass(frozen=True)
 class PagedKV:
-    """State of an attention layer: keys and values, [pages, kv_heads, 64, head_dim] each, read by
-    `heads` query heads through `window` (None: all positions)."""
+    """State of an attention layer: keys [pages, kv_heads, head_dim, 64] and values [pages,
+    kv_heads, 64, head_dim], read by `heads` query heads through `window` (None: all positions)."""
 
     kv_heads: int
     head_dim: int

@@ -4,7 +4,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
-from tensorfold.ops.rows import PAGE, ROW_TILE, Rows, write_pages
+from tensorfold.kernels_cpu import attention as kernel
+from tensorfold.ops.implementation import implementation
+from tensorfold.ops.rows import PAGE, ROW_TILE, Rows, page_places
 from tensorfold.ops.sums import row_sum
 
 _NO_SCORE = -1e30
@@ -15,22 +17,29 @@ def attention(
     q_RNH: Float[Array, "R N H"],
     k_RKH: Float[Array, "R K H"],
     v_RKH: Float[Array, "R K H"],
-    k_pages: Float[Array, "P K S H"],
+    k_pages: Float[Array, "P K H S"],
     v_pages: Float[Array, "P K S H"],
     rows: Rows,
     *,
     scale: float,
     window: int | None = None,
-) -> tuple[Float[Array, "R N H"], Float[Array, "P K S H"], Float[Array, "P K S H"]]:
+) -> tuple[Float[Array, "R N H"], Float[Array, "P K H S"], Float[Array, "P K S H"]]:
     """Write the rows' keys and values to their pages, then attend to positions up to each row's.
 
     Head n reads key head n // (N / K). With `window`, a row at position p sees positions
     p - window + 1 to p. Keys are taken page by page in order with a running maximum and sum
     (Milakov and Gimelshein 2018, arXiv:1805.02867); a masked page changes no bit, so how many
-    pages a tile happens to visit does not matter.
+    pages a tile happens to visit does not matter. A page holds keys with its 64 positions last, so
+    that neither product has to turn it over.
     """
-    k_pages = write_pages(k_pages, k_RKH, rows)
-    v_pages = write_pages(v_pages, v_RKH, rows)
+    if implementation() == "cpu" and kernel.can_attend(q_RNH.shape[2]):
+        places = rows.lane, rows.position, rows.block_table
+        return kernel.attention(
+            q_RNH, k_RKH, v_RKH, k_pages, v_pages, *places, scale=scale, window=window
+        )
+    page, place = page_places(rows, k_pages.shape[0])
+    k_pages = k_pages.at[page, :, :, place].set(k_RKH, mode="drop")
+    v_pages = v_pages.at[page, :, place].set(v_RKH, mode="drop")
     rows_n = q_RNH.shape[0]
     padded = jnp.pad(q_RNH * scale, ((0, ROW_TILE), (0, 0), (0, 0)))
     positions = jnp.pad(rows.position, (0, ROW_TILE))
@@ -54,7 +63,7 @@ def _attend(
     position: Array,
     last: Array,
     table: Array,
-    k_pages: Float[Array, "P K S H"],
+    k_pages: Float[Array, "P K H S"],
     v_pages: Float[Array, "P K S H"],
     window: int | None,
 ) -> Float[Array, "T N H"]:
@@ -73,7 +82,7 @@ def _attend(
         v = lax.dynamic_index_in_dim(v_pages, table[p], 0, keepdims=False)
         # A place not written yet may hold another lane's inf or NaN, which 0 would not silence.
         v = jnp.where((key_position <= last)[None, :, None], v, 0.0)
-        scores = jnp.einsum("kqh,ksh->kqs", q, k)
+        scores = jnp.einsum("kqh,khs->kqs", q, k)
         seen = key_position[None, None, :] <= row_position
         if window is not None:
             seen &= key_position[None, None, :] > row_position - window

@@ -1,17 +1,43 @@
-"""Rows times a weight matrix."""
+"""Rows times a weight matrix, and rows of one."""
 
+import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
+from tensorfold.checkpoints.interface import Quantised, Tensor
+from tensorfold.kernels_cpu import matmul as kernel
+from tensorfold.kernels_cpu.matmul import PackedMatrix
+from tensorfold.ops.implementation import implementation
 from tensorfold.ops.rows import ROW_TILE
 
+Weight = Array | PackedMatrix
+"""A matrix [N, K] as it is multiplied: float32, or packed for the CPU kernels."""
 
-def matmul(x: Float[Array, "R K"], weight: Float[Array, "N K"]) -> Float[Array, "R N"]:
-    """`x @ weight.T` in float32, R a multiple of ROW_TILE.
 
-    One dot of a fixed shape [ROW_TILE, K] x [N, K] per tile of rows: XLA orders a dot's sum over K
-    by its shape, so a row's bits are the same whatever R is.
+def prepare(tensor: Tensor) -> Weight:
+    """A checkpoint's matrix for the device: codes for the CPU kernels, else dequantised float32."""
+    if implementation() == "cpu" and kernel.can_pack(tensor):
+        return kernel.pack(tensor)
+    dense = tensor.dequantise() if isinstance(tensor, Quantised) else tensor
+    return jnp.asarray(np.asarray(dense, np.float32))
+
+
+def take_rows(table: Weight, index: Int[Array, " R"]) -> Float[Array, "R K"]:
+    """The rows of `table` at `index`."""
+    if isinstance(table, PackedMatrix):
+        return kernel.take_rows(index, table)
+    return table[index]
+
+
+def matmul(x: Float[Array, "R K"], weight: Weight) -> Float[Array, "R N"]:
+    """`x @ weight.T` in float32; with a plain weight R is a multiple of ROW_TILE.
+
+    Plain XLA runs one dot of a fixed shape [ROW_TILE, K] x [N, K] per tile of rows: XLA orders a
+    dot's sum over K by its shape, so a row's bits are the same whatever R is.
     """
+    if isinstance(weight, PackedMatrix):
+        return kernel.matmul(x, weight)
 
     def tile(x_TK: Array) -> Array:
         return lax.dot_general(x_TK, weight, (((1,), (1,)), ((), ())))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 PAGE = 64
 """Positions in a page; page p of a lane holds positions 64 p to 64 p + 63."""
@@ -58,13 +58,7 @@ def make_rows(
     return Rows(token, lane, position, block_table, tile_start, tile_last, jnp.sum(starts))
 
 
-def write_pages(
-    pages: Float[Array, "P K S H"], new: Float[Array, "R K H"], rows: Rows
-) -> Float[Array, "P K S H"]:
-    """`pages` with each row's keys or values at its place; padding rows write nothing.
-
-    In place when `pages` is donated to the step.
-    """
+def page_places(rows: Rows, pages: int) -> tuple[Int[Array, " R"], Int[Array, " R"]]:
+    """Each row's page and place in it; padding rows get a page past the last of `pages`."""
     page = rows.block_table[rows.lane, rows.position // PAGE]
-    page = jnp.where(rows.lane < 0, pages.shape[0], page)
-    return pages.at[page, :, rows.position % PAGE].set(new, mode="drop")
+    return jnp.where(rows.lane < 0, pages, page), rows.position % PAGE

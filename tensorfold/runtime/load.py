@@ -8,11 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import Array
 
-from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress, Quantised
+from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress
+from tensorfold.checkpoints.joining import join
 from tensorfold.models import registry
 from tensorfold.models.family import Leaf, Model, Spec
+from tensorfold.ops import matmul
+from tensorfold.ops.matmul import Weight
+
+Leaves = tuple[Weight, ...]
+"""The flat weights of a model."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +25,11 @@ class LoadedModel:
     """A model's structure and its weights, apart: the step function takes `leaves` as arguments."""
 
     spec: Spec
-    leaves: tuple[Array, ...]
+    leaves: Leaves
     graph: Any
     tree: Any
 
-    def bind(self, leaves: tuple[Array, ...]) -> Model:
+    def bind(self, leaves: Leaves) -> Model:
         """The module with `leaves`, for use inside a traced function."""
         model: Model = nnx.merge(self.graph, jax.tree.unflatten(self.tree, leaves))
         return model
@@ -73,17 +78,14 @@ def _check_names(checkpoint: Checkpoint, spec: Spec, paths: list[str]) -> None:
         raise CheckpointError(f"{checkpoint.name}: no place for tensor {extra[0]}{more}")
 
 
-def _read(checkpoint: Checkpoint, path: str, leaf: Leaf, shape: tuple[int, ...]) -> Array:
-    """One leaf in float32: the plain-XLA ops multiply dequantised weights."""
-    parts = []
-    for source in leaf.sources:
-        tensor = checkpoint.read(source)
-        dense = tensor.dequantise() if isinstance(tensor, Quantised) else tensor
-        parts.append(np.asarray(dense, np.float32))
-    joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _read(checkpoint: Checkpoint, path: str, leaf: Leaf, shape: tuple[int, ...]) -> Weight:
+    """One leaf: matrices as the matmul op wants them, everything else in float32."""
+    joined = join([checkpoint.read(source) for source in leaf.sources])
     if joined.shape != shape:
         found, wanted = list(joined.shape), list(shape)
         raise CheckpointError(
             f"{checkpoint.name}: {' + '.join(leaf.sources)} is {found}, the config says {wanted}"
         )
-    return jnp.asarray(joined)
+    if len(shape) == 2:
+        return matmul.prepare(joined)
+    return jnp.asarray(np.asarray(joined, np.float32))

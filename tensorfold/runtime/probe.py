@@ -144,22 +144,21 @@ def _probe_attention(
         return rng.standard_normal((lanes, length, heads, layer.head_dim), dtype=np.float32)
 
     q, k, v = normal(layer.heads), normal(layer.kv_heads), normal(layer.kv_heads)
-    shape = (table.size, layer.kv_heads, PAGE, layer.head_dim)
-    pages = [np.zeros(shape, np.float32) for _ in range(2)]
-    for kept, new in zip(pages, (k, v), strict=True):
-        for lane in range(lanes):
-            for position in range(length):
-                kept[table[lane, position // PAGE], :, position % PAGE] = new[lane, position]
+    k_pages = np.zeros((table.size, layer.kv_heads, layer.head_dim, PAGE), np.float32)
+    v_pages = np.zeros((table.size, layer.kv_heads, PAGE, layer.head_dim), np.float32)
+    for lane in range(lanes):
+        for position in range(length):
+            page, place = table[lane, position // PAGE], position % PAGE
+            k_pages[page, :, :, place] = k[lane, position]
+            v_pages[page, :, place] = v[lane, position]
 
     @jax.jit
     def run(lane: Array, position: Array) -> Array:
         rows = make_rows(jnp.zeros_like(lane), lane, position, jnp.asarray(table))
         place = jnp.maximum(lane, 0), position
         q_R, k_R, v_R = (jnp.asarray(each)[place] for each in (q, k, v))
-        k_pages, v_pages = map(jnp.asarray, pages)
-        return attention.attention(
-            q_R, k_R, v_R, k_pages, v_pages, rows, scale=0.2, window=layer.window
-        )[0]
+        kept = jnp.asarray(k_pages), jnp.asarray(v_pages)
+        return attention.attention(q_R, k_R, v_R, *kept, rows, scale=0.2, window=layer.window)[0]
 
     def one(lane: int, position: int) -> bytes:
         lanes_R, positions_R = np.full(smallest, -1, np.int32), np.zeros(smallest, np.int32)

@@ -14,7 +14,7 @@ from tensorfold.checkpoints.interface import Progress
 from tensorfold.models.family import State
 from tensorfold.ops import sample
 from tensorfold.ops.rows import PAGE, ROW_TILE
-from tensorfold.runtime.load import LoadedModel
+from tensorfold.runtime.load import Leaves, LoadedModel
 from tensorfold.runtime.packed import Layout, Span, unpack_settings
 
 BUCKETS = (8, 16, 32, 64, 256)
@@ -109,7 +109,7 @@ class StepFunction:
         layout = self._layout(rows)
 
         def step(
-            leaves: tuple[Array, ...], state: State, packed: Array, settings: Array
+            leaves: Leaves, state: State, packed: Array, settings: Array
         ) -> tuple[Array, State]:
             return _step(self.model, layout, leaves, state, packed, settings)
 
@@ -123,17 +123,17 @@ class StepFunction:
 def make_state(model: LoadedModel, shape: StateShape) -> State:
     """Zeroed state: a pair of page arrays a layer."""
 
-    def pages(kv_heads: int, head_dim: int) -> Array:
-        return jnp.zeros((shape.pages, kv_heads, PAGE, head_dim))
-
     return tuple(
-        (pages(kv.kv_heads, kv.head_dim), pages(kv.kv_heads, kv.head_dim))
+        (
+            jnp.zeros((shape.pages, kv.kv_heads, kv.head_dim, PAGE)),
+            jnp.zeros((shape.pages, kv.kv_heads, PAGE, kv.head_dim)),
+        )
         for kv in model.spec.state
     )
 
 
 def forward(
-    model: LoadedModel, layout: Layout, leaves: tuple[Array, ...], state: State, packed: Array
+    model: LoadedModel, layout: Layout, leaves: Leaves, state: State, packed: Array
 ) -> tuple[Array, State]:
     """Every row's logits [R, V]: the model without the draw, for tests and measurements."""
     module = model.bind(leaves)
@@ -145,7 +145,7 @@ def forward(
 def _step(
     model: LoadedModel,
     layout: Layout,
-    leaves: tuple[Array, ...],
+    leaves: Leaves,
     state: State,
     packed: Array,
     settings: Array,

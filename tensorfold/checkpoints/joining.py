@@ -1,0 +1,42 @@
+"""Tensors joined along their rows, as fused projections need them."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorfold.checkpoints.interface import Quantised, Tensor
+
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """`parts` below one another.
+
+    Values are kept exactly: quantised parts of different forms get the wider codes and the finer
+    groups, mixed float precisions the widest.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    quantised = [part for part in parts if isinstance(part, Quantised)]
+    if len(quantised) < len(parts):
+        return np.concatenate(
+            [part.dequantise() if isinstance(part, Quantised) else part for part in parts]
+        )
+    bits = max(part.bits for part in quantised)
+    group = math.gcd(*(part.group for part in quantised))
+    same = [_refine(part, bits, group) for part in quantised]
+    return Quantised(
+        codes=np.concatenate([part.codes for part in same]),
+        scale=np.concatenate([part.scale for part in same]),
+        offset=np.concatenate([part.offset for part in same]),
+        bits=bits,
+        group=group,
+    )
+
+
+def _refine(tensor: Quantised, bits: int, group: int) -> Quantised:
+    codes = tensor.codes
+    if tensor.bits < bits:
+        codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(codes.shape[0], -1)
+    times = tensor.group // group
+    scale, offset = (np.repeat(each, times, axis=1) for each in (tensor.scale, tensor.offset))
+    return Quantised(codes, scale, offset, bits, group)

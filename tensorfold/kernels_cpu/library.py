@@ -1,0 +1,45 @@
+"""Finds the compiled kernels and makes them known to XLA."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import jax
+
+_TARGETS = {
+    "tensorfold_matmul": "TensorfoldMatMul",
+    "tensorfold_take_rows": "TensorfoldTakeRows",
+    "tensorfold_attention": "TensorfoldAttention",
+}
+
+_LEVELS = ("portable", "avx2")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    """The shared library with its targets registered, None if it was not built."""
+    built = sorted(Path(__file__).parent.glob("_kernels*.so"))
+    if not built:
+        return None
+    library = ctypes.CDLL(str(built[0]))
+    for target, symbol in _TARGETS.items():
+        capsule = jax.ffi.pycapsule(getattr(library, symbol))
+        jax.ffi.register_ffi_target(target, capsule, platform="cpu")
+    return library
+
+
+def available() -> bool:
+    """Whether the kernels were built."""
+    return _library() is not None
+
+
+def level() -> str:
+    """The instruction set in use: "portable" or "avx2" (TENSORFOLD_CPU_LEVEL lowers it)."""
+    library = _library()
+    return "none" if library is None else _LEVELS[library.TensorfoldLevel()]
+
+
+def set_level(name: str) -> bool:
+    """Use the instruction set `name` from here on; False if this machine lacks it."""
+    library = _library()
+    return library is not None and bool(library.TensorfoldSetLevel(_LEVELS.index(name)))

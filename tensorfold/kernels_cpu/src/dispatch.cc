@@ -1,0 +1,41 @@
+#include "dispatch.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+namespace tensorfold {
+namespace {
+
+Level BestLevel() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c")) {
+    return Level::kAvx2;
+  }
+#endif
+  return Level::kPortable;
+}
+
+Level StartLevel() {
+  const char* asked = std::getenv("TENSORFOLD_CPU_LEVEL");
+  if (asked && std::strcmp(asked, "portable") == 0) return Level::kPortable;
+  return BestLevel();
+}
+
+std::atomic<Level>& Chosen() {
+  static std::atomic<Level> level{StartLevel()};
+  return level;
+}
+
+}  // namespace
+
+Level CurrentLevel() { return Chosen().load(std::memory_order_relaxed); }
+
+bool SetLevel(Level level) {
+  if (level > BestLevel()) return false;
+  Chosen().store(level, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace tensorfold

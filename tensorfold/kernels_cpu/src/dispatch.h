@@ -1,0 +1,14 @@
+// Which instruction set the kernels use.
+#pragma once
+
+namespace tensorfold {
+
+enum class Level : int { kPortable = 0, kAvx2 = 1 };
+
+// The best level of this machine, or a lower one that TENSORFOLD_CPU_LEVEL names.
+Level CurrentLevel();
+
+// Fixes the level for tests; false if this machine lacks it.
+bool SetLevel(Level level);
+
+}  // namespace tensorfold

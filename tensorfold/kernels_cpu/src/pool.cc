@@ -1,0 +1,126 @@
+#include "pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tensorfold {
+namespace {
+
+// How long a thread looks for work before it sleeps. The kernels of one step follow each other
+// within this time; a thread that slept in between would wake too late to help.
+constexpr auto kSpin = std::chrono::microseconds(60);
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+unsigned Cores() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  unsigned cores = std::thread::hardware_concurrency();
+  return cores ? cores : 1;
+}
+
+// Spins until ready() or the time is up; whether it is ready.
+template <class Ready>
+bool Spin(Ready&& ready) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 64; ++i) {
+      if (ready()) return true;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return ready();
+}
+
+class Pool {
+ public:
+  Pool() {
+    for (unsigned i = 1; i < Cores(); ++i) threads_.emplace_back([this] { Work(); });
+  }
+
+  void Run(size_t count, void (*body)(void*, size_t), void* context) {
+    if (threads_.empty() || count <= 1) {
+      for (size_t i = 0; i < count; ++i) body(context, i);
+      return;
+    }
+    std::lock_guard<std::mutex> one_at_a_time(run_);
+    body_ = body;
+    context_ = context;
+    count_ = count;
+    next_.store(0, std::memory_order_relaxed);
+    busy_.store(threads_.size(), std::memory_order_relaxed);
+    epoch_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleeping_.load(std::memory_order_seq_cst) > 0) {
+      std::lock_guard<std::mutex> lock(sleep_);
+      wake_.notify_all();
+    }
+    Share();
+    // Every thread must have seen the end before the next run changes the fields.
+    while (!Spin([this] { return busy_.load(std::memory_order_acquire) == 0; })) {
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  void Share() {
+    for (size_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
+      body_(context_, i);
+    }
+  }
+
+  void Work() {
+    uint64_t seen = 0;
+    for (;;) {
+      auto ready = [&] { return epoch_.load(std::memory_order_acquire) != seen; };
+      if (!Spin(ready)) {
+        std::unique_lock<std::mutex> lock(sleep_);
+        sleeping_.fetch_add(1, std::memory_order_seq_cst);
+        wake_.wait(lock, [&] { return epoch_.load(std::memory_order_seq_cst) != seen; });
+        sleeping_.fetch_sub(1, std::memory_order_relaxed);
+      }
+      seen = epoch_.load(std::memory_order_acquire);
+      Share();
+      busy_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  std::mutex run_, sleep_;
+  std::condition_variable wake_;
+  std::atomic<int> sleeping_{0};
+  std::atomic<uint64_t> epoch_{0};
+  std::atomic<size_t> next_{0}, busy_{0};
+  void (*body_)(void*, size_t) = nullptr;
+  void* context_ = nullptr;
+  size_t count_ = 0;
+};
+
+}  // namespace
+
+void ParallelFor(size_t count, void (*body)(void*, size_t), void* context) {
+  // Never destroyed: its threads may outlive main.
+  static Pool* pool = new Pool;
+  pool->Run(count, body, context);
+}
+
+}  // namespace tensorfold
