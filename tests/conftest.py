@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import pytest
 
@@ -10,6 +11,10 @@ jaxtyping.install_import_hook("tensorfold.ops", "beartype.beartype")
 
 from tensorfold.checkpoints import hub  # noqa: E402
 from tensorfold.checkpoints.interface import Checkpoint  # noqa: E402
+
+# The first example of a shape compiles a program, which takes longer than any deadline.
+hypothesis.settings.register_profile("tensorfold", deadline=None)
+hypothesis.settings.load_profile("tensorfold")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,25 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tensorfold.ops.activation import swiglu
+
+
+def exact_swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    gate, up = gate.astype(np.float64), up.astype(np.float64)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+@pytest.mark.parametrize("width", [1, 3, 160])
+def test_swiglu(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x = 3 * rng.standard_normal((8, 2 * width), dtype=np.float32)
+    got = swiglu(jnp.asarray(x))
+    np.testing.assert_allclose(got, exact_swiglu(x[:, :width], x[:, width:]), rtol=2e-6)
+
+
+def test_far_gates_are_closed_or_open() -> None:
+    gate = np.array([-1e4, -80.0, -20.0, 0.0, 20.0, 80.0, 1e4], np.float32)
+    got = swiglu(jnp.asarray(np.concatenate([gate, np.full(7, 2, np.float32)])[None]))
+    wanted = [0, exact_swiglu(gate[1], gate[0] * 0 + 2), -8.244614e-08, 0, 40, 160, 2e4]
+    np.testing.assert_allclose(got[0], wanted, rtol=1e-5, atol=1e-37)

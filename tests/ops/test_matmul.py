@@ -1,0 +1,80 @@
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from platforms import IMPLEMENTATIONS
+
+from tensorfold.checkpoints.interface import Quantised
+from tensorfold.ops.matmul import matmul, prepare, take_rows
+
+SHAPES = [(1, 1), (5, 3), (72, 90), (576, 17), (1536, 64), (2049, 8)]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS, autouse=True)
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORFOLD_KERNELS", request.param)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
+
+
+def quantised(rows: int, columns: int, bits: int, group: int) -> Quantised:
+    rng = np.random.default_rng(rows)
+    codes = rng.integers(0, 256, (rows, columns * bits // 8), dtype=np.uint8)
+    scale, offset = rng.standard_normal((2, rows, columns // group)).astype(np.float16)
+    return Quantised(codes, scale.astype(np.float32), offset.astype(np.float32), bits, group)
+
+
+def assert_is_product(got: jax.Array, x: np.ndarray, weight: np.ndarray) -> None:
+    exact_x, exact_weight = x.astype(np.float64), weight.astype(np.float64)
+    size = np.abs(exact_x) @ np.abs(exact_weight).T
+    assert got.shape == size.shape
+    assert (np.abs(got - exact_x @ exact_weight.T) <= 2e-6 * size + 1e-30).all()
+
+
+@pytest.mark.parametrize("rows", [8, 24])
+@pytest.mark.parametrize(("columns", "outputs"), SHAPES)
+def test_matmul(rows: int, columns: int, outputs: int) -> None:
+    x, weight = normal(rows, columns), normal(outputs, columns)
+    assert_is_product(matmul(jnp.asarray(x), prepare(weight)), x, weight)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_half_precision_weights(kind: type) -> None:
+    x, weight = normal(8, 200), normal(33, 200).astype(kind)
+    assert_is_product(matmul(jnp.asarray(x), prepare(weight)), x, weight)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [16, 32])
+def test_quantised_weights(bits: int, group: int) -> None:
+    x, weight = normal(16, 96), quantised(21, 96, bits, group)
+    assert_is_product(matmul(jnp.asarray(x), prepare(weight)), x, weight.dequantise())
+
+
+@pytest.mark.parametrize("form", ["float32", "q4", "q8"])
+def test_take_rows(form: str) -> None:
+    table = normal(50, 64) if form == "float32" else quantised(50, 64, int(form[1]), 32)
+    dense = table.dequantise() if isinstance(table, Quantised) else table
+    index = np.array([0, 49, 7, 7, 31, 8, 1, 48], np.int32)
+    got = take_rows(prepare(table), jnp.asarray(index))
+    np.testing.assert_allclose(got, dense[index], rtol=1e-6, atol=1e-6)
+
+
+def test_integers_multiply_exactly() -> None:
+    rng = np.random.default_rng(0)
+    x, weight = rng.integers(-50, 50, (16, 640)), rng.integers(-50, 50, (48, 640))
+    got = matmul(jnp.asarray(x, jnp.float32), prepare(weight.astype(np.float32)))
+    assert (np.asarray(got) == x @ weight.T).all()
+
+
+def test_a_broken_row_breaks_no_other() -> None:
+    x, weight = normal(16, 64), prepare(normal(32, 64))
+    clean = np.asarray(matmul(jnp.asarray(x), weight))
+    x[3, 5], x[12, 0] = np.nan, np.inf
+    got = np.asarray(matmul(jnp.asarray(x), weight))
+    assert not np.isfinite(got[[3, 12]]).any()
+    others = np.setdiff1d(np.arange(16), [3, 12])
+    assert got[others].tobytes() == clean[others].tobytes()
