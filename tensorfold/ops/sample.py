@@ -120,7 +120,8 @@ def _sample(
     vocabulary = logits.shape[0]
     all_ids = jnp.arange(vocabulary, dtype=jnp.int32)
     few = min(CANDIDATES, vocabulary)
-    few_logits, few_ids = lax.top_k(logits, few)
+    # Equal logits go by their ids, but top_k would put 0.0 before -0.0.
+    few_logits, few_ids = lax.top_k(jnp.where(logits == 0, 0.0, logits), few)
     few_masses = _masses(few_logits, peak, settings.temperature)
     vocabulary_total = _total(_masses(logits, peak, settings.temperature))
 
