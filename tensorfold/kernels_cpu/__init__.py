@@ -7,3 +7,5 @@ They are optional: `available()` says whether they were built for this machine. 
 from tensorfold.kernels_cpu.library import available, level
 
 __all__ = ["available", "level"]
+
+available()  # A kernel must be known to XLA before a program that calls it can be compiled.

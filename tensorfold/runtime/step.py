@@ -13,14 +13,20 @@ from jax import Array, lax
 from tensorfold.checkpoints.interface import Progress
 from tensorfold.models.family import State
 from tensorfold.ops import sample
+from tensorfold.ops.implementation import implementation
 from tensorfold.ops.rows import PAGE, ROW_TILE
 from tensorfold.runtime.load import Leaves, LoadedModel
 from tensorfold.runtime.packed import Layout, Span, unpack_settings
 
-BUCKETS = (8, 16, 32, 64, 256)
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 256)
 """Rows that a step may have; a step takes the smallest that holds its rows."""
 
 _COMPILE_THREADS = 2
+
+
+def usable_buckets() -> tuple[int, ...]:
+    """The buckets worth having: plain XLA ops need whole row tiles, the CPU kernels do not."""
+    return tuple(r for r in BUCKETS if implementation() == "cpu" or r % ROW_TILE == 0)
 
 
 @dataclass(frozen=True)
@@ -48,10 +54,12 @@ class Drawn:
 class StepFunction:
     """Runs steps of a model on state that it owns. Not thread-safe: one thread owns the device."""
 
-    def __init__(self, model: LoadedModel, shape: StateShape, buckets: Sequence[int] = BUCKETS):
+    def __init__(
+        self, model: LoadedModel, shape: StateShape, buckets: Sequence[int] | None = None
+    ):
         self.model = model
         self.shape = shape
-        self.buckets = tuple(sorted(buckets))
+        self.buckets = tuple(sorted(buckets or usable_buckets()))
         self._programs: dict[int, Any] = {}
         self.reset()
 
@@ -157,12 +165,14 @@ def _step(
     row_settings = unpack_settings(settings, rows.lane[drawn])
     position = rows.position[drawn] + 1
 
+    size = min(layout.rows, ROW_TILE)
+
     def tile(t: Array, out: Array) -> Array:
-        """The head and the draw for ROW_TILE drawn rows; the logits never leave the tile."""
-        start = t * ROW_TILE
+        """The head and the draw for a few drawn rows; the logits never leave the tile."""
+        start = t * size
 
         def cut(x: Array) -> Array:
-            return lax.dynamic_slice_in_dim(x, start, ROW_TILE)
+            return lax.dynamic_slice_in_dim(x, start, size)
 
         logits = module.logits(hidden[cut(drawn)])
         tokens = sample.draw(logits, jax.tree.map(cut, row_settings), cut(position), count - start)
@@ -170,4 +180,4 @@ def _step(
         return lax.dynamic_update_slice(out, block, (0, start))
 
     out = jnp.zeros((2, layout.rows), jnp.int32)
-    return lax.fori_loop(0, (count + ROW_TILE - 1) // ROW_TILE, tile, out), state
+    return lax.fori_loop(0, (count + size - 1) // size, tile, out), state

@@ -74,8 +74,8 @@ void AttendPortable(const Attention& a, size_t first_row, size_t rows, size_t he
       int64_t begin, end;
       SeenInPage(a, position, page, &begin, &end);
       if (begin >= end) continue;
-      const size_t at = (a.table[a.lane[row] * a.pages_per_lane + page] * a.kv_heads + kv_head) *
-                        dim * kPage;
+      const size_t at =
+          (a.table[a.lane[row] * a.pages_per_lane + page] * a.kv_heads + kv_head) * dim * kPage;
       float weight[kPage];
       float new_peak = peak;
       for (int64_t s = begin; s < end; ++s) {

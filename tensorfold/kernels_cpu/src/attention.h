@@ -13,7 +13,7 @@ struct Attention {
   size_t rows, heads, kv_heads, head_dim;  // head_dim a multiple of 8
   size_t lanes, pages_per_lane, pages;
   float scale;
-  int64_t window;  // 0: none
+  int64_t window;           // 0: none
   const int32_t* lane;      // [rows], -1 for padding
   const int32_t* position;  // [rows]
   const int32_t* table;     // [lanes, pages_per_lane]

@@ -36,14 +36,12 @@ TF_INLINE __m256 Exp(__m256 x) {
   p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.6666665459e-1f));
   p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.0000001201e-1f));
   p = _mm256_fmadd_ps(_mm256_mul_ps(p, r), r, _mm256_add_ps(r, _mm256_set1_ps(1.0f)));
-  const __m256i exponent = _mm256_slli_epi32(
-      _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+  const __m256i exponent =
+      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
   return _mm256_andnot_ps(small, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
 }
 
-TF_INLINE float ExpOne(float x) {
-  return _mm256_cvtss_f32(Exp(_mm256_set1_ps(x)));
-}
+TF_INLINE float ExpOne(float x) { return _mm256_cvtss_f32(Exp(_mm256_set1_ps(x))); }
 
 TF_INLINE float Max(__m256 x) {
   __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -82,8 +80,7 @@ TF_INLINE float Weights(__m256 (&score)[kVectors], int64_t begin, int64_t end, R
   __m256 peak = none;
   for (int j = 0; j < kVectors; ++j) {
     const __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32(8 * j));
-    const __m256i seen =
-        _mm256_and_si256(_mm256_cmpgt_epi32(at, from), _mm256_cmpgt_epi32(to, at));
+    const __m256i seen = _mm256_and_si256(_mm256_cmpgt_epi32(at, from), _mm256_cmpgt_epi32(to, at));
     score[j] = _mm256_blendv_ps(none, score[j], _mm256_castsi256_ps(seen));
     peak = _mm256_max_ps(peak, score[j]);
   }
@@ -101,8 +98,8 @@ TF_INLINE float Weights(__m256 (&score)[kVectors], int64_t begin, int64_t end, R
 
 // mixed = mixed * kept + the weighted values, kWide vectors of dimensions at a time.
 template <int kWide>
-TF_INLINE void Mix(const float* weight, int64_t begin, int64_t end, const float* v_page,
-                   size_t dim, float kept, float* mixed) {
+TF_INLINE void Mix(const float* weight, int64_t begin, int64_t end, const float* v_page, size_t dim,
+                   float kept, float* mixed) {
   __m256 sum[kWide];
   const __m256 factor = _mm256_set1_ps(kept);
   for (int j = 0; j < kWide; ++j) sum[j] = _mm256_mul_ps(_mm256_loadu_ps(mixed + 8 * j), factor);

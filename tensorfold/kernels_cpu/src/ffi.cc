@@ -1,11 +1,12 @@
 // The kernels as XLA custom calls, and the C functions that Python calls directly.
 
+#include "xla/ffi/api/ffi.h"
+
 #include <cstdint>
 
 #include "attention.h"
 #include "dispatch.h"
 #include "matmul.h"
-#include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
 
@@ -14,14 +15,10 @@ namespace {
 
 Matrix MakeMatrix(int64_t format, int64_t outputs, int64_t inputs, int64_t group,
                   ffi::AnyBuffer codes, ffi::AnyBuffer scale, ffi::AnyBuffer offset) {
-  return Matrix{static_cast<Format>(format),
-                static_cast<size_t>(outputs),
-                static_cast<size_t>(inputs),
-                codes.untyped_data(),
-                static_cast<size_t>(group),
-                scale.element_type() == ffi::F16,
-                scale.untyped_data(),
-                offset.untyped_data()};
+  return Matrix{static_cast<Format>(format), static_cast<size_t>(outputs),
+                static_cast<size_t>(inputs), codes.untyped_data(),
+                static_cast<size_t>(group),  scale.element_type() == ffi::F16,
+                scale.untyped_data(),        offset.untyped_data()};
 }
 
 ffi::Error MatMulCall(ffi::Buffer<ffi::F32> x, ffi::AnyBuffer codes, ffi::AnyBuffer scale,
@@ -43,12 +40,11 @@ ffi::Error TakeRowsCall(ffi::Buffer<ffi::S32> index, ffi::AnyBuffer codes, ffi::
   return ffi::Error::Success();
 }
 
-ffi::Error AttentionCall(ffi::Buffer<ffi::F32> q, ffi::Buffer<ffi::F32> k,
-                         ffi::Buffer<ffi::F32> v, ffi::Buffer<ffi::F32>, ffi::Buffer<ffi::F32>,
-                         ffi::Buffer<ffi::S32> lane, ffi::Buffer<ffi::S32> position,
-                         ffi::Buffer<ffi::S32> table, ffi::ResultBuffer<ffi::F32> out,
-                         ffi::ResultBuffer<ffi::F32> k_pages, ffi::ResultBuffer<ffi::F32> v_pages,
-                         float scale, int64_t window) {
+ffi::Error AttentionCall(ffi::Buffer<ffi::F32> q, ffi::Buffer<ffi::F32> k, ffi::Buffer<ffi::F32> v,
+                         ffi::Buffer<ffi::F32>, ffi::Buffer<ffi::F32>, ffi::Buffer<ffi::S32> lane,
+                         ffi::Buffer<ffi::S32> position, ffi::Buffer<ffi::S32> table,
+                         ffi::ResultBuffer<ffi::F32> out, ffi::ResultBuffer<ffi::F32> k_pages,
+                         ffi::ResultBuffer<ffi::F32> v_pages, float scale, int64_t window) {
   const auto q_shape = q.dimensions();
   const auto page_shape = v_pages->dimensions();
   Attention a;

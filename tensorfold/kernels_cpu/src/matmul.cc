@@ -14,7 +14,7 @@ constexpr size_t kGroupSumWidth = 8;
 
 // Tiles that one thread takes at a time: a multiple of every block width of the kernels.
 constexpr size_t kTilesAtOnce = 24;
-constexpr size_t kTilesAtOnceFewRows = 8;
+constexpr size_t kTilesAtOnceFewRows = 12;
 
 size_t CodesPerWord(Format format) {
   return format == Format::kQ4 ? 8 : format == Format::kQ8 ? 4 : 0;
@@ -175,8 +175,8 @@ void BlockPortable(const Matrix& matrix, const Prepared& prepared, size_t first,
         }
         const size_t at = (n / kTile * matrix.groups() + g) * kTile + n % kTile;
         total = std::fma(sum, Scale(matrix, matrix.scale, at), total);
-        total = std::fma(prepared.sums[r * matrix.groups() + g],
-                         Scale(matrix, matrix.offset, at), total);
+        total = std::fma(prepared.sums[r * matrix.groups() + g], Scale(matrix, matrix.offset, at),
+                         total);
       }
       y[r * matrix.outputs + n] = total;
     }

@@ -52,6 +52,9 @@ bool Spin(Ready&& ready) {
   return ready();
 }
 
+// A run is open to any thread that comes by while there is work left. The caller takes work itself
+// and then waits for those that came only: a thread that the system has not woken yet, or has put
+// aside for another process, is not missed.
 class Pool {
  public:
   Pool() {
@@ -68,24 +71,34 @@ class Pool {
     context_ = context;
     count_ = count;
     next_.store(0, std::memory_order_relaxed);
-    busy_.store(threads_.size(), std::memory_order_relaxed);
+    inside_.store(kOpen, std::memory_order_release);
     epoch_.fetch_add(1, std::memory_order_seq_cst);
     if (sleeping_.load(std::memory_order_seq_cst) > 0) {
       std::lock_guard<std::mutex> lock(sleep_);
       wake_.notify_all();
     }
     Share();
-    // Every thread must have seen the end before the next run changes the fields.
-    while (!Spin([this] { return busy_.load(std::memory_order_acquire) == 0; })) {
+    inside_.fetch_sub(kOpen, std::memory_order_acq_rel);
+    while (!Spin([this] { return inside_.load(std::memory_order_acquire) == 0; })) {
       std::this_thread::yield();
     }
   }
 
  private:
+  static constexpr uint32_t kOpen = 1u << 31;
+
   void Share() {
     for (size_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) {
       body_(context_, i);
     }
+  }
+
+  bool Enter() {
+    uint32_t inside = inside_.load(std::memory_order_relaxed);
+    while (inside & kOpen) {
+      if (inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acq_rel)) return true;
+    }
+    return false;
   }
 
   void Work() {
@@ -99,8 +112,10 @@ class Pool {
         sleeping_.fetch_sub(1, std::memory_order_relaxed);
       }
       seen = epoch_.load(std::memory_order_acquire);
-      Share();
-      busy_.fetch_sub(1, std::memory_order_release);
+      if (Enter()) {
+        Share();
+        inside_.fetch_sub(1, std::memory_order_release);
+      }
     }
   }
 
@@ -109,7 +124,8 @@ class Pool {
   std::condition_variable wake_;
   std::atomic<int> sleeping_{0};
   std::atomic<uint64_t> epoch_{0};
-  std::atomic<size_t> next_{0}, busy_{0};
+  std::atomic<uint32_t> inside_{0};  // threads at work, and kOpen while more may come
+  std::atomic<size_t> next_{0};
   void (*body_)(void*, size_t) = nullptr;
   void* context_ = nullptr;
   size_t count_ = 0;

@@ -15,8 +15,7 @@ void ParallelFor(size_t count, void (*body)(void* context, size_t i), void* cont
 // The same for a callable.
 template <class Body>
 void ParallelFor(size_t count, Body&& body) {
-  ParallelFor(
-      count, [](void* context, size_t i) { (*static_cast<Body*>(context))(i); }, &body);
+  ParallelFor(count, [](void* context, size_t i) { (*static_cast<Body*>(context))(i); }, &body);
 }
 
 }  // namespace tensorfold
