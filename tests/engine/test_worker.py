@@ -1,0 +1,300 @@
+"""Scheduler and worker on a toy model: whatever the traffic, a reply is what it is alone."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo
+
+from tensorfold.engine.interface import NewTokens, Request, Sampling
+from tensorfold.engine.scheduler import RowLimits, Scheduler
+from tensorfold.engine.thread import make_reply
+from tensorfold.engine.worker import Worker
+from tensorfold.runtime.packed import pages_for
+from tensorfold.runtime.step import StateShape
+
+SHAPE = StateShape(lanes=3, context=256, pages=7)
+
+
+def make_worker(
+    shape: StateShape = SHAPE, limits: RowLimits | None = None
+) -> tuple[Worker, ToyRunner]:
+    runner = ToyRunner(shape)
+    return Worker(runner, Scheduler(shape, limits or RowLimits())), runner
+
+
+def finish(worker: Worker, most: int = 5000) -> None:
+    for _ in range(most):
+        if worker.idle:
+            return
+        worker.step()
+    raise AssertionError("the worker does not come to an end")
+
+
+def assert_all_free(worker: Worker) -> None:
+    assert worker.idle
+    stats = worker.stats()
+    assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
+    # The next replies find every lane, and every page exactly once.
+    shape = worker.runner.shape
+    replies = [queue(ask(f"all {i}", max_tokens=61))[0] for i in range(shape.lanes)]
+    for reply in replies:
+        worker.add(reply)
+    assert sorted(reply.lane for reply in worker.scheduler.admit()) == list(range(shape.lanes))
+    worker.end_all("cancelled")
+    reply, _ = queue(ask("large", max_tokens=shape.context - 3))
+    worker.add(reply)
+    worker.scheduler.admit()
+    assert len(set(reply.pages)) == shape.pages_per_lane
+    worker.end_all("cancelled")
+    assert worker.scheduler.free_pages == shape.pages
+
+
+@dataclass(frozen=True)
+class Arrival:
+    request: Request
+    step: int
+    cancel: int | None
+    """Steps after its arrival at which the client goes."""
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[Arrival]:
+    arrivals = []
+    for index in range(draw(st.integers(1, 9))):
+        length = draw(st.sampled_from([1, 2, 7, 63, 64, 65, 100, 150]))
+        start = draw(st.integers(0, VOCABULARY - 2))
+        prompt = tuple((start + i * (index + 1)) % BROKEN for i in range(length))
+        most = draw(st.sampled_from([1, 2, 5, 20, 70]))
+        request = Request(
+            f"reply {index}",
+            prompt,
+            Sampling(temperature=1.0, seed=draw(st.none() | st.integers(0, 3))),
+            max_tokens=most,
+            end_ids=frozenset(draw(st.sets(st.integers(0, VOCABULARY), max_size=2))),
+            draft=draw(st.booleans()),
+        )
+        step = draw(st.integers(0, 30))
+        arrivals.append(Arrival(request, step, draw(st.none() | st.integers(0, 40))))
+    return sorted(arrivals, key=lambda arrival: arrival.step)
+
+
+LIMITS = st.builds(
+    RowLimits,
+    alone=st.sampled_from([16, 64, 256]),
+    beside=st.sampled_from([1, 4, 16]),
+    chunk=st.sampled_from([1, 3, 16, 256]),
+) | st.just(RowLimits(alone=4, beside=4, chunk=4))
+
+
+@settings(max_examples=250)
+@given(arrivals=traffic(), limits=LIMITS, pages=st.integers(4, 12))
+def test_every_reply_is_what_it_is_alone(
+    arrivals: list[Arrival], limits: RowLimits, pages: int
+) -> None:
+    worker, runner = make_worker(StateShape(lanes=3, context=256, pages=pages), limits)
+    listeners: dict[str, Listener] = {}
+    started: list[str] = []
+    waiting = list(arrivals)
+    step = 0
+    while waiting or not worker.idle:
+        while waiting and waiting[0].step <= step:
+            request = waiting.pop(0).request
+            listeners[request.id] = Listener()
+            worker.add(make_reply(request, listeners[request.id]))
+        for arrival in arrivals:
+            if arrival.cancel is not None and arrival.step + arrival.cancel == step:
+                worker.cancel(arrival.request.id)
+        worker.step()
+        running = worker.scheduler.running
+        started += [reply.request.id for reply in running if reply.request.id not in started]
+        held = [page for reply in running for page in reply.pages]
+        assert len(set(held)) == len(held)
+        assert len({reply.lane for reply in running}) == len(running)
+        assert worker.stats().pages_used == len(held)
+        step += 1
+        assert step < 3000
+    order = [arrival.request.id for arrival in arrivals]
+    assert started == [each for each in order if each in started]
+    for spans in runner.steps:
+        assert sum(len(span.tokens) for span in spans) <= limits.alone
+        assert all(len(span.tokens) <= limits.chunk for span in spans)
+    for arrival in arrivals:
+        request, listener = arrival.request, listeners[arrival.request.id]
+        wanted = solo(request)
+        if listener.end.reason == "cancelled":
+            assert arrival.cancel is not None
+            assert listener.tokens == wanted[: len(listener.tokens)]
+        else:
+            assert listener.tokens == wanted
+            stopped = bool(wanted) and wanted[-1] in request.end_ids
+            assert listener.end.reason == ("stop" if stopped else "length")
+        assert listener.end.stats.completion_tokens == len(listener.tokens)
+        assert listener.end.stats.prompt_tokens == len(request.prompt)
+    assert_all_free(worker)
+
+
+def test_replies_start_in_the_order_they_came_even_when_a_later_one_would_fit() -> None:
+    worker, _ = make_worker(StateShape(lanes=3, context=256, pages=5))
+    sizes = {"large": 200, "larger": 250, "small": 10}
+    listeners = {}
+    for name, most in sizes.items():
+        reply, listeners[name] = queue(ask(name, max_tokens=most))
+        worker.add(reply)
+    worker.step()
+    assert [reply.request.id for reply in worker.scheduler.running] == ["large"]
+    assert worker.stats().waiting == 2
+    finish(worker)
+    assert all(listeners[name].tokens == solo(ask(name, max_tokens=sizes[name])) for name in sizes)
+
+
+def test_a_reply_takes_just_the_pages_it_may_need() -> None:
+    worker, _ = make_worker()
+    for prompt, most, pages in ((3, 61, 1), (3, 62, 2), (64, 1, 2), (1, 1, 1), (100, 156, 4)):
+        reply, _ = queue(ask("one", range(prompt), most))
+        worker.add(reply)
+        worker.scheduler.admit()
+        assert len(reply.pages) == pages == pages_for(prompt + most)
+        worker.cancel("one")
+
+
+def test_a_prompt_gets_on_beside_any_number_of_running_replies() -> None:
+    shape = StateShape(lanes=7, context=256, pages=28)
+    worker, runner = make_worker(shape, RowLimits(alone=8, beside=4, chunk=256))
+    for index in range(6):
+        worker.add(queue(ask(f"running {index}", max_tokens=200))[0])
+    while len(runner.steps) < 10:
+        worker.step()
+    late, listener = queue(ask("late", range(20), 1))
+    worker.add(late)
+    for _ in range(20):
+        worker.step()
+    assert listener.tokens == solo(late.request)
+    assert [len(spans) for spans in runner.steps[-20:]] == [7] * 20
+    assert max(sum(len(span.tokens) for span in spans) for spans in runner.steps) <= 8
+
+
+def test_lanes_must_leave_room_for_a_prompt() -> None:
+    with pytest.raises(ValueError, match="8 lanes do not fit a step of 8 rows"):
+        Scheduler(StateShape(lanes=8, context=64, pages=8), RowLimits(alone=8))
+
+
+def test_a_failed_step_ends_its_replies_and_the_next_ones_are_served() -> None:
+    worker, runner = make_worker()
+    runner.fail_on = {3}
+    early = [queue(ask(f"early {i}", max_tokens=20)) for i in range(3)]
+    queued, queued_listener = queue(ask("queued", max_tokens=20))
+    for reply, _ in early:
+        worker.add(reply)
+    worker.add(queued)
+    finish(worker)
+    for reply, listener in early:
+        assert listener.end.reason == "error"
+        assert listener.end.error == "the step failed: the toy broke"
+        assert listener.tokens == solo(reply.request)[:3]
+    assert queued_listener.end.reason == "length"
+    assert queued_listener.tokens == solo(queued.request)
+    assert runner.resets == 2
+    assert_all_free(worker)
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_receiver_that_fails_ends_only_its_own_reply(at: int) -> None:
+    worker, _ = make_worker()
+    seen = 0
+
+    def fail(event: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == at + 1:
+            raise OSError("the client has gone")
+
+    failing, other = Listener(on_event=fail), Listener()
+    worker.add(make_reply(ask("failing"), failing))
+    worker.add(make_reply(ask("other"), other))
+    finish(worker)
+    assert failing.tokens == solo(ask("failing"))[: at + 1]
+    assert failing.end.reason == "cancelled"
+    assert other.tokens == solo(ask("other"))
+    assert other.end.reason == "length"
+    assert worker.stats().cancelled == 1
+    assert_all_free(worker)
+
+
+def test_a_receiver_that_fails_at_the_end_stops_nothing() -> None:
+    worker, _ = make_worker()
+
+    def fail(event: object) -> None:
+        if not isinstance(event, NewTokens):
+            raise OSError("the client has gone")
+
+    other = Listener()
+    worker.add(make_reply(ask("failing", max_tokens=2), Listener(on_event=fail)))
+    worker.add(make_reply(ask("other"), other))
+    finish(worker)
+    assert other.tokens == solo(ask("other"))
+    assert_all_free(worker)
+
+
+def test_logits_that_are_no_numbers_end_only_their_reply() -> None:
+    worker, _ = make_worker()
+    broken, broken_listener = queue(ask("broken", (1, BROKEN)))
+    other, other_listener = queue(ask("other"))
+    worker.add(broken)
+    worker.add(other)
+    finish(worker)
+    assert broken_listener.tokens == []
+    assert broken_listener.end.reason == "error"
+    assert broken_listener.end.error == "the model's logits are not finite numbers"
+    assert other_listener.tokens == solo(other.request)
+    assert_all_free(worker)
+
+
+def test_a_queued_reply_that_is_cancelled_never_starts() -> None:
+    worker, runner = make_worker(StateShape(lanes=1, context=256, pages=4))
+    first, _ = queue(ask("first"))
+    second, listener = queue(ask("second", (9, 9)))
+    worker.add(first)
+    worker.step()
+    worker.add(second)
+    worker.cancel("second")
+    assert listener.end.reason == "cancelled"
+    assert listener.end.stats.time_to_first_token == 0
+    finish(worker)
+    assert not any(9 in span.tokens for spans in runner.steps for span in spans)
+
+
+def test_unknown_ids_are_ignored_and_end_all_ends_all() -> None:
+    worker, _ = make_worker(StateShape(lanes=1, context=256, pages=4))
+    replies = [queue(ask(f"{i}")) for i in range(3)]
+    for reply, _ in replies:
+        worker.add(reply)
+    worker.step()
+    worker.cancel("no such reply")
+    worker.end_all("cancelled")
+    assert [listener.end.reason for _, listener in replies] == ["cancelled"] * 3
+    assert_all_free(worker)
+
+
+def test_figures_count_what_was_done() -> None:
+    worker, runner = make_worker()
+    listeners = []
+    for index in range(4):
+        reply, listener = queue(ask(f"{index}", range(10 + index), 6))
+        worker.add(reply)
+        listeners.append(listener)
+    finish(worker)
+    stats = worker.stats()
+    assert stats.requests == 4
+    assert stats.prompt_tokens == 10 + 11 + 12 + 13
+    assert stats.generated_tokens == 24
+    assert stats.steps == len(runner.steps)
+    assert stats.pages_total == SHAPE.pages
+    assert stats.decode_tokens_per_second == 12
+    assert stats.prefill_tokens_per_second == 23
+    for listener in listeners:
+        cost = listener.end.stats
+        assert cost.rounds == cost.completion_tokens == 6
+        assert 0 <= cost.prefill_seconds <= cost.time_to_first_token
+        assert cost.decode_seconds >= 0
