@@ -54,12 +54,14 @@ class ThreadEngine:
         return self._worker.stats(self._compiles.of_thread(self._thread.ident))
 
     def close(self) -> None:
-        """End every reply as cancelled and stop."""
+        """End every reply as cancelled and stop. Again, it only waits."""
         with self._changed:
+            first = not self._closing
             self._closing = True
             self._changed.notify()
         self._thread.join()
-        self._compiles.close()
+        if first:
+            self._compiles.close()
 
     def _command(self, action: Callable[[], None]) -> None:
         with self._changed:
