@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import pytest
+
+from tensorfold.models.family import PagedKV
+from tensorfold.runtime import memory
+from tensorfold.runtime.memory import fit_state, free_bytes
+from tensorfold.runtime.step import StateShape
+
+LAYERS = (PagedKV(kv_heads=2, head_dim=16, heads=4), PagedKV(1, 32, 4, window=64))
+PAGE_BYTES = 2 * 4 * 64 * (2 * 16 + 1 * 32)
+GIB = 2**30
+
+
+def test_every_lane_gets_its_longest_when_that_is_less_than_half() -> None:
+    shape = fit_state(LAYERS, model_context=200, lanes=3, free=24 * PAGE_BYTES)
+    assert shape == StateShape(lanes=3, context=200, pages=12)
+    assert shape.pages_per_lane == 4
+
+
+def test_else_the_pool_is_half_of_what_is_free() -> None:
+    free = 23 * PAGE_BYTES + PAGE_BYTES - 1
+    assert fit_state(LAYERS, model_context=200, lanes=3, free=free) == StateShape(3, 200, 11)
+
+
+def test_one_lane_fits_whole_whatever_half_is() -> None:
+    free = 5 * PAGE_BYTES
+    assert fit_state(LAYERS, model_context=256, lanes=8, free=free) == StateShape(8, 256, 4)
+
+
+def test_the_models_context_is_cut_to_what_fits() -> None:
+    free = 3 * PAGE_BYTES
+    assert fit_state(LAYERS, model_context=10**6, lanes=2, free=free) == StateShape(2, 192, 3)
+
+
+def test_a_context_that_was_asked_for_is_kept() -> None:
+    free = 1000 * PAGE_BYTES
+    shape = fit_state(LAYERS, model_context=4096, lanes=2, context=100, free=free)
+    assert shape == StateShape(2, 100, 4)
+
+
+def test_a_context_that_does_not_fit_is_refused_with_the_figures() -> None:
+    assert PAGE_BYTES == 32768
+    with pytest.raises(ValueError) as error:
+        fit_state(LAYERS, model_context=2**20, lanes=2, context=2**20, free=GIB // 4)
+    assert str(error.value) == (
+        "a context of 1048576 tokens needs 0.50 GiB for one reply's keys and values and "
+        "0.25 GiB are free: use --context 524288 or less"
+    )
+
+
+def test_a_context_beyond_the_models_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^--context 4097 is more than the model's 4096$"):
+        fit_state(LAYERS, model_context=4096, lanes=2, context=4097, free=GIB)
+
+
+def test_no_memory_at_all_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"0\.00 GiB are free: use --context 0 or less"):
+        fit_state(LAYERS, model_context=4096, lanes=2, free=PAGE_BYTES - 1)
+
+
+def test_what_is_free_leaves_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENSORFOLD_MEMORY_RESERVE_GIB", raising=False)
+    monkeypatch.setattr(memory, "_system_memory", lambda: (64 * GIB, 40 * GIB))
+    monkeypatch.setattr(memory, "_cgroup_memory", lambda: [])
+    assert free_bytes() == int(40 * GIB - 6.4 * GIB)
+    monkeypatch.setenv("TENSORFOLD_MEMORY_RESERVE_GIB", "2.5")
+    assert free_bytes() == int(37.5 * GIB)
+    monkeypatch.setenv("TENSORFOLD_MEMORY_RESERVE_GIB", "100")
+    assert free_bytes() == 0
+    monkeypatch.setenv("TENSORFOLD_MEMORY_RESERVE_GIB", "much")
+    with pytest.raises(ValueError, match="TENSORFOLD_MEMORY_RESERVE_GIB must be a number"):
+        free_bytes()
+
+
+def test_a_control_group_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENSORFOLD_MEMORY_RESERVE_GIB", raising=False)
+    monkeypatch.setattr(memory, "_system_memory", lambda: (64 * GIB, 40 * GIB))
+    monkeypatch.setattr(memory, "_cgroup_memory", lambda: [(8 * GIB, 3 * GIB)])
+    assert free_bytes() == 4 * GIB
+
+
+def test_this_machine_has_memory() -> None:
+    total, available = memory._system_memory()
+    assert Path("/").exists() and 0 < available <= total
