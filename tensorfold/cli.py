@@ -1,4 +1,4 @@
-"""The command line: serve, pull, chat, verify and info."""
+"""The command line: serve, pull, chat, verify, bench and info."""
 
 import argparse
 import json
@@ -81,6 +81,22 @@ def _parser() -> argparse.ArgumentParser:
     verify.parser.add_argument(
         "--tokens", type=_positive, default=12, metavar="N", help="tokens a reply (default 12)"
     )
+    bench = command("bench", _bench, "measure how fast a model runs on this machine")
+    bench.model()
+    bench.parser.add_argument("--json", action="store_true", help="one JSON object")
+    bench.parser.add_argument(
+        "--prompt", type=_positive, default=512, metavar="N", help="prompt tokens (default 512)"
+    )
+    bench.parser.add_argument(
+        "--tokens", type=_positive, default=128, metavar="N", help="reply tokens (default 128)"
+    )
+    bench.parser.add_argument(
+        "--streams",
+        type=_positives,
+        default=(1, 8),
+        metavar="N,N",
+        help="replies at once, each measured (default 1,8)",
+    )
     info = command("info", _info, "describe a checkpoint without loading its weights")
     info.model()
     return parser
@@ -140,6 +156,10 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
     return value
+
+
+def _positives(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part) for part in text.split(","))
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -207,6 +227,23 @@ def _verify(options: argparse.Namespace) -> int:
             print(f"{verdict:6} {comparison.name} ({comparison.compared})", flush=True)
     _console.print(f"{compared} comparisons, {differences} differences")
     return int(differences > 0)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from tensorfold.benchmark import Load, measure
+
+    started = time.perf_counter()
+    checkpoint = _open(options.model)
+    loads = [Load(streams, options.prompt, options.tokens) for streams in options.streams]
+    context = max(load.context for load in loads)
+    step = _step_function(checkpoint, lanes=max(options.streams), context=context)
+    seconds = time.perf_counter() - started
+    with _console.status("measuring") as status:
+        report = measure(
+            step, loads, name=checkpoint.name, ready_seconds=seconds, progress=status.update
+        )
+    print(json.dumps(report.as_json()) if options.json else "\n".join(report.lines()))
+    return 0
 
 
 def _info(options: argparse.Namespace) -> int:
