@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.ready-dev
+PEERS := .venv-peers
 ARGS ?=
 
-.PHONY: setup serve test bench lint format
+.PHONY: setup serve test bench peers lint format
 
 setup: $(READY)
 
@@ -30,6 +31,16 @@ test: $(DEV_READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.serving $(ARGS)
+
+# One pip call a line: an engine that can't be installed here leaves the others alone.
+$(PEERS)/.ready: benchmarks/peers-requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	grep -v '^#' $< | while read -r engine; do \
+		$(PEERS)/bin/pip install --quiet $$engine < /dev/null || echo "could not install $$engine"; done
+	touch $@
+
+peers: $(READY) $(PEERS)/.ready
+	$(BIN)/python -m benchmarks.peers $(ARGS)
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check tensorfold tests benchmarks

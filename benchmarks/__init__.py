@@ -1,0 +1,1 @@
+"""Measurements of a served model, alone and beside other engines. Not installed."""

@@ -1,0 +1,76 @@
+"""TensorFold in-process, without HTTP: the scheduler, the worker and the step function."""
+
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.engines.driver import Clock, Driver, Generated, run
+from tensorfold import __version__
+from tensorfold.benchmark import kernels, step_seconds
+from tensorfold.checkpoints.hub import open_checkpoint
+from tensorfold.engine.interface import Event, NewTokens, Request, Sampling
+from tensorfold.engine.scheduler import RowLimits, Scheduler
+from tensorfold.engine.start import open_step_function
+from tensorfold.engine.thread import make_reply
+from tensorfold.engine.worker import Worker
+from tensorfold.ops.rows import PAGE
+from tensorfold.runtime.compilation import keep_compiled_programs
+
+LANES = 8
+
+
+class TensorFold(Driver):
+    """Compiled programs are kept in the folder given second, so an empty one is a cold start."""
+
+    def __init__(self, model: str, context: str, compiled: str):
+        keep_compiled_programs(Path(compiled))
+        checkpoint = open_checkpoint(Path(model))
+        self._step = open_step_function(checkpoint, lanes=LANES, context=int(context))
+        self._rng = np.random.default_rng()
+        self.about = f"TensorFold {__version__}, {kernels()}"
+
+    def generate(self, prompt: list[int], tokens: int) -> Generated:
+        worker = Worker(self._step, Scheduler(self._step.shape, RowLimits()))
+        clock = Clock()
+
+        def deliver(event: Event) -> None:
+            if isinstance(event, NewTokens):
+                for _ in event.ids:
+                    clock.tick()
+
+        request = Request("one", tuple(prompt), Sampling(), tokens)
+        worker.add(make_reply(request, deliver))
+        while not worker.idle:
+            worker.step()
+        return clock.generated()
+
+    def step(self, rows: int, depth: int) -> float:
+        return step_seconds(self._step, rows, depth, self._rng, runs=9)
+
+    def streams(self, prompts: list[list[int]], tokens: int) -> float:
+        worker = Worker(self._step, Scheduler(self._step.shape, RowLimits()))
+        # Those that begin first go on until the last has had its time.
+        longest = tokens + len(prompts) * (1 + len(prompts[0]) // 32)
+        for index, prompt in enumerate(prompts):
+            request = Request(str(index), tuple(prompt), Sampling(), longest)
+            worker.add(make_reply(request, lambda event: None))
+        seconds = []
+        while len(seconds) < tokens:
+            read, started = worker.stats().prompt_tokens, time.perf_counter()
+            worker.step()
+            if worker.stats().prompt_tokens == read:
+                seconds.append(time.perf_counter() - started)
+        worker.end_all("cancelled")
+        return len(prompts) / median(seconds)
+
+    def sizes(self) -> dict[str, int]:
+        layers = self._step.model.spec.state
+        page = sum(2 * 4 * PAGE * layer.kv_heads * layer.head_dim for layer in layers)
+        return {"state": page * self._step.shape.pages}
+
+
+if __name__ == "__main__":
+    sys.exit(run(TensorFold))
