@@ -5,13 +5,22 @@ import sys
 from jax import ffi
 from setuptools import Extension, setup
 
-SOURCES = ("attention", "attention_avx2", "dispatch", "ffi", "matmul", "matmul_avx2", "pool")
+SOURCES = (
+    "attention",
+    "attention_avx2",
+    "dispatch",
+    "ffi",
+    "matmul",
+    "matmul_avx2",
+    "matmul_portable",
+    "pool",
+)
 FOLDER = "tensorfold/kernels_cpu/src"
 
 kernels = Extension(
     "tensorfold.kernels_cpu._kernels",
     sources=[f"{FOLDER}/{name}.cc" for name in SOURCES],
-    depends=[f"{FOLDER}/{name}.h" for name in ("attention", "dispatch", "matmul", "pool")],
+    depends=[f"{FOLDER}/{name}.h" for name in ("attention", "avx2", "dispatch", "matmul", "pool")],
     # XLA's headers are not clean under our warnings: they are system headers.
     extra_compile_args=["-std=c++17", "-O3", "-isystem", ffi.include_dir()],
     extra_link_args=["-pthread"] if sys.platform.startswith("linux") else [],

@@ -13,9 +13,9 @@ def can_attend(head_dim: int) -> bool:
 
 
 def attention(
-    q_RNH: Float[Array, "R N H"],
-    k_RKH: Float[Array, "R K H"],
-    v_RKH: Float[Array, "R K H"],
+    qkv: Float[Array, "R X"],
+    cos: Float[Array, "R H/2"],
+    sin: Float[Array, "R H/2"],
     k_pages: Float[Array, "P K H S"],
     v_pages: Float[Array, "P K S H"],
     lane: Int[Array, " R"],
@@ -23,15 +23,26 @@ def attention(
     block_table: Int[Array, "L M"],
     *,
     scale: float,
-    window: int | None = None,
+    window: int | None,
+    qk_norm: tuple[Float[Array, " H"], Float[Array, " H"], float] | None,
 ) -> tuple[Float[Array, "R N H"], Float[Array, "P K H S"], Float[Array, "P K S H"]]:
     """As `ops.attention.attention`; the pages are written where they stand."""
-    shapes = [jax.ShapeDtypeStruct(a.shape, jnp.float32) for a in (q_RNH, k_pages, v_pages)]
-    call = jax.ffi.ffi_call("tensorfold_attention", shapes, input_output_aliases={3: 1, 4: 2})
+    kv_heads, head_dim = k_pages.shape[1:3]
+    heads = qkv.shape[1] // head_dim - 2 * kv_heads
+    none = jnp.zeros((0,), jnp.float32)
+    q_norm, k_norm, epsilon = qk_norm or (none, none, 0.0)
+    shapes = [(qkv.shape[0], heads, head_dim), k_pages.shape, v_pages.shape]
+    call = jax.ffi.ffi_call(
+        "tensorfold_attention",
+        [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
+        input_output_aliases={5: 1, 6: 2},
+    )
     out, k_pages, v_pages = call(
-        q_RNH,
-        k_RKH,
-        v_RKH,
+        qkv,
+        cos,
+        sin,
+        q_norm,
+        k_norm,
         k_pages,
         v_pages,
         lane,
@@ -39,5 +50,6 @@ def attention(
         block_table,
         scale=np.float32(scale),
         window=np.int64(window or 0),
+        epsilon=np.float32(epsilon),
     )
     return out, k_pages, v_pages

@@ -1,8 +1,8 @@
 """Weights in the order the matmul kernel reads them, and its calls.
 
-Quantised weights are read as codes: for one row the kernel is bound by unpacking them (about the
-bandwidth of two cores at 4 bits), from four rows up by its multiply-adds. src/matmul.h has the
-layout and the order of every sum; docs/performance.md the share of the floor reached.
+Quantised weights are read as codes: for one row the kernel is bound by reading and unpacking them,
+from four rows up by its multiply-adds. src/matmul.h has the layout and the order of every sum;
+docs/performance.md the share of the floor reached.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt32
 
 from tensorfold.checkpoints.interface import Quantised, Tensor
 
@@ -24,17 +24,16 @@ _FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A weight [N, K] in tiles of 8 outputs, N padded to whole tiles.
+    """A weight [N, K] in tiles of 8 outputs, N padded to whole tiles (see src/matmul.h).
 
-    codes: [tiles, words, 8] uint32, or [tiles, K, 8] in the checkpoint's float
-    scale, offset: [tiles, K / group, 8], float16 where exact, else float32; empty for floats
+    data: [tiles, W] uint32, a tile's codes, scales and offsets, or its values
+    format: "q4", "q8" or the floats' name; half_scales: scales and offsets are float16
     """
 
-    codes: Array
-    scale: Array
-    offset: Array
+    data: UInt32[Array, "tiles W"]
     format: str = field(metadata={"static": True})
     group: int = field(metadata={"static": True})
+    half_scales: bool = field(metadata={"static": True})
     shape: tuple[int, int] = field(metadata={"static": True})
 
     @property
@@ -53,58 +52,69 @@ def can_pack(tensor: Tensor) -> bool:
 def pack(tensor: Tensor) -> PackedMatrix:
     """Lay a matrix out for the kernel. Codes and values are moved, never changed."""
     if not isinstance(tensor, Quantised):
-        none = np.zeros((0,), np.float32)
-        tiles = _tiles(tensor).transpose(0, 2, 1)
-        return _to_device(tiles, none, none, tensor.dtype.name, tensor.shape[1], tensor.shape)
-    words = np.ascontiguousarray(tensor.codes).view("<u4")
-    scale, offset = (_tiles(each).transpose(0, 2, 1) for each in (tensor.scale, tensor.offset))
-    halves = scale.astype(np.float16), offset.astype(np.float16)
-    if all((half == full).all() for half, full in zip(halves, (scale, offset), strict=True)):
-        scale, offset = halves
-    name = f"q{tensor.bits}"
-    tiles = _tiles(words).transpose(0, 2, 1)
-    return _to_device(tiles, scale, offset, name, tensor.group, tensor.shape)
+        rows, columns = tensor.shape
+        data = jnp.asarray(_words(_tiles(tensor)))
+        return PackedMatrix(data, tensor.dtype.name, columns, False, (rows, columns))
+    scales = tensor.scale, tensor.offset
+    halves = tuple(each.astype(np.float16) for each in scales)
+    exact = all((half == full).all() for half, full in zip(halves, scales, strict=True))
+    codes = np.ascontiguousarray(tensor.codes).view("<u4")
+    parts = [_words(_tiles(each)) for each in (codes, *(halves if exact else scales))]
+    data = jnp.asarray(np.concatenate(parts, axis=1))
+    return PackedMatrix(data, f"q{tensor.bits}", tensor.group, exact, tensor.shape)
 
 
-def matmul(x: Float[Array, "R K"], weight: PackedMatrix) -> Float[Array, "R N"]:
-    """`x @ weight.T` in float32."""
-    shape = jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
-    call = jax.ffi.ffi_call("tensorfold_matmul", shape)
-    return call(x, weight.codes, weight.scale, weight.offset, **_attributes(weight))
+def matmul(
+    x: Float[Array, "R X"],
+    weight: PackedMatrix,
+    *,
+    bias: Float[Array, " N"] | None = None,
+    norm: tuple[Float[Array, " K"], float] | None = None,
+    gated: bool = False,
+    residual: Float[Array, "R N"] | None = None,
+) -> Float[Array, "R N"]:
+    """As `ops.matmul.matmul`."""
+    none = jnp.zeros((0,), jnp.float32)
+    norm_weight, epsilon = norm or (none, 0.0)
+    call = jax.ffi.ffi_call(
+        "tensorfold_matmul", jax.ShapeDtypeStruct((x.shape[0], weight.shape[0]), jnp.float32)
+    )
+    return call(
+        x,
+        weight.data,
+        norm_weight,
+        none if bias is None else bias,
+        none if residual is None else residual,
+        epsilon=np.float32(epsilon),
+        gated=gated,
+        **_attributes(weight),
+    )
 
 
 def take_rows(index: Int[Array, " R"], weight: PackedMatrix) -> Float[Array, "R K"]:
     """The weight's rows at `index`, dequantised; zeros where it is out of range."""
-    shape = jax.ShapeDtypeStruct((index.shape[0], weight.shape[1]), jnp.float32)
-    call = jax.ffi.ffi_call("tensorfold_take_rows", shape)
-    outputs = np.int64(weight.shape[0])
-    parts = weight.codes, weight.scale, weight.offset
-    return call(index, *parts, outputs=outputs, **_attributes(weight))
+    outputs, inputs = weight.shape
+    call = jax.ffi.ffi_call(
+        "tensorfold_take_rows", jax.ShapeDtypeStruct((index.shape[0], inputs), jnp.float32)
+    )
+    return call(index, weight.data, outputs=np.int64(outputs), **_attributes(weight))
 
 
 def _attributes(weight: PackedMatrix) -> dict[str, Any]:
-    return {"format": np.int64(_FORMATS[weight.format]), "group": np.int64(weight.group)}
+    return {
+        "format": np.int64(_FORMATS[weight.format]),
+        "group": np.int64(weight.group),
+        "half_scales": weight.half_scales,
+    }
 
 
 def _tiles(rows: np.ndarray) -> np.ndarray:
-    """[N, X] as [tiles, 8, X], zeros added."""
+    """[N, X] as [tiles, X, 8], zeros added."""
     padded = np.pad(rows, ((0, -rows.shape[0] % _TILE), (0, 0)))
-    return padded.reshape(-1, _TILE, rows.shape[1])
+    return padded.reshape(-1, _TILE, rows.shape[1]).transpose(0, 2, 1)
 
 
-def _to_device(
-    codes: np.ndarray,
-    scale: np.ndarray,
-    offset: np.ndarray,
-    name: str,
-    group: int,
-    shape: tuple[int, ...],
-) -> PackedMatrix:
-    return PackedMatrix(
-        codes=jnp.asarray(np.ascontiguousarray(codes)),
-        scale=jnp.asarray(np.ascontiguousarray(scale)),
-        offset=jnp.asarray(np.ascontiguousarray(offset)),
-        format=name,
-        group=group,
-        shape=(shape[0], shape[1]),
-    )
+def _words(tiles: np.ndarray) -> np.ndarray:
+    """[tiles, X, 8] of any type as [tiles, W] uint32."""
+    flat = np.ascontiguousarray(tiles).reshape(tiles.shape[0], -1)
+    return flat.view(np.uint32)

@@ -8,14 +8,13 @@ from jax import Array
 from jaxtyping import Float
 
 from tensorfold.models.family import Leaf, PagedKV
-from tensorfold.ops import activation, attention, matmul, norm, rope
+from tensorfold.ops import attention, matmul
+from tensorfold.ops.norm import rms_norm
+from tensorfold.ops.rope import Angles
 from tensorfold.ops.rows import Rows
 
 KV = tuple[Array, Array]
 """A layer's keys [P, K, H, 64] and values [P, K, 64, H]."""
-
-Angles = tuple[Array, Array]
-"""Cosine and sine of every row's rotary angles."""
 
 
 class Linear(nnx.Module):
@@ -25,10 +24,23 @@ class Linear(nnx.Module):
         self.weight = nnx.Param(jnp.zeros((outputs, inputs)))
         self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
 
-    def __call__(self, x: Float[Array, "R I"]) -> Float[Array, "R O"]:
-        """Apply to every row."""
-        y = matmul.matmul(x, self.weight.get_value())
-        return y if self.bias is None else y + self.bias[...]
+    def __call__(
+        self,
+        x: Float[Array, "R I"],
+        *,
+        norm: "RMSNorm | None" = None,
+        gated: bool = False,
+        residual: Float[Array, "R O"] | None = None,
+    ) -> Float[Array, "R O"]:
+        """Apply to every row: normalised before, or gated (x is [R, 2 I]); added to `residual`."""
+        return matmul.matmul(
+            x,
+            self.weight.get_value(),
+            bias=None if self.bias is None else self.bias[...],
+            norm=None if norm is None else (norm.weight[...], norm.epsilon),
+            gated=gated,
+            residual=residual,
+        )
 
 
 class RMSNorm(nnx.Module):
@@ -40,7 +52,7 @@ class RMSNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         """Normalise every row."""
-        return norm.rms_norm(x, self.weight[...], self.epsilon)
+        return rms_norm(x, self.weight[...], self.epsilon)
 
 
 class Embedding(nnx.Module):
@@ -91,23 +103,22 @@ class Attention(nnx.Module):
         self.shape = shape
 
     def __call__(
-        self, x: Float[Array, "R D"], kv: KV, rows: Rows, angles: Angles
+        self, x: Float[Array, "R D"], norm: RMSNorm, kv: KV, rows: Rows, angles: Angles
     ) -> tuple[Float[Array, "R D"], KV]:
-        """The rows' output, and the pages with their keys and values written."""
-        shape, rows_n = self.shape, x.shape[0]
-        q_end = shape.heads * shape.head_dim
-        k_end = q_end + shape.kv_heads * shape.head_dim
-        q, k, v = jnp.split(self.qkv_proj(x), [q_end, k_end], axis=1)
-        q = q.reshape(rows_n, shape.heads, shape.head_dim)
-        k = k.reshape(rows_n, shape.kv_heads, shape.head_dim)
-        v = v.reshape(rows_n, shape.kv_heads, shape.head_dim)
+        """`x` plus attention of the normalised rows, and the pages with them written."""
+        shape, qk_norm = self.shape, None
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rope.rotate(q, angles), rope.rotate(k, angles)
-        mixed, *pages = attention.attention(
-            q, k, v, *kv, rows, scale=shape.head_dim**-0.5, window=shape.window
+            qk_norm = self.q_norm.weight[...], self.k_norm.weight[...], self.q_norm.epsilon
+        mixed, k_pages, v_pages = attention.attention(
+            self.qkv_proj(x, norm=norm),
+            angles,
+            *kv,
+            rows,
+            scale=shape.head_dim**-0.5,
+            window=shape.window,
+            qk_norm=qk_norm,
         )
-        return self.o_proj(mixed.reshape(rows_n, q_end)), (pages[0], pages[1])
+        return self.o_proj(mixed.reshape(x.shape[0], -1), residual=x), (k_pages, v_pages)
 
 
 class GatedMLP(nnx.Module):
@@ -117,9 +128,9 @@ class GatedMLP(nnx.Module):
         self.gate_up_proj = Linear(width, 2 * hidden, bias=bias)
         self.down_proj = Linear(hidden, width, bias=bias)
 
-    def __call__(self, x: Float[Array, "R D"]) -> Float[Array, "R D"]:
-        """Apply to every row."""
-        return self.down_proj(activation.swiglu(self.gate_up_proj(x)))
+    def __call__(self, x: Float[Array, "R D"], norm: RMSNorm) -> Float[Array, "R D"]:
+        """`x` plus the MLP of the normalised rows."""
+        return self.down_proj(self.gate_up_proj(x, norm=norm), gated=True, residual=x)
 
 
 def outer_leaves(*, tied: bool) -> dict[str, Leaf]:

@@ -11,7 +11,6 @@ from jaxtyping import Float
 
 from tensorfold.models.blocks import (
     KV,
-    Angles,
     Attention,
     AttentionShape,
     Embedding,
@@ -23,7 +22,7 @@ from tensorfold.models.blocks import (
 )
 from tensorfold.models.config import need, only, read_rope
 from tensorfold.models.family import Family, Leaf, Spec, State
-from tensorfold.ops.rope import Rope
+from tensorfold.ops.rope import Angles, Rope
 from tensorfold.ops.rows import Rows
 
 
@@ -85,9 +84,8 @@ class Block(nnx.Module):
         self, x: Float[Array, "R D"], kv: KV, rows: Rows, angles: Angles
     ) -> tuple[Float[Array, "R D"], KV]:
         """Attention, then the MLP, each added to the rows."""
-        mixed, kv = self.self_attn(self.input_layernorm(x), kv, rows, angles)
-        x = x + mixed
-        return x + self.mlp(self.post_attention_layernorm(x)), kv
+        x, kv = self.self_attn(x, self.input_layernorm, kv, rows, angles)
+        return self.mlp(x, self.post_attention_layernorm), kv
 
 
 @jax.jit

@@ -6,6 +6,8 @@ from jaxtyping import Float
 
 from tensorfold.kernels_cpu import attention as kernel
 from tensorfold.ops.implementation import implementation
+from tensorfold.ops.norm import rms_norm
+from tensorfold.ops.rope import Angles, rotate
 from tensorfold.ops.rows import PAGE, ROW_TILE, Rows, page_places
 from tensorfold.ops.sums import row_sum
 
@@ -14,34 +16,58 @@ _NO_SCORE = -1e30
 
 
 def attention(
-    q_RNH: Float[Array, "R N H"],
-    k_RKH: Float[Array, "R K H"],
-    v_RKH: Float[Array, "R K H"],
+    qkv: Float[Array, "R X"],
+    angles: Angles,
     k_pages: Float[Array, "P K H S"],
     v_pages: Float[Array, "P K S H"],
     rows: Rows,
     *,
     scale: float,
     window: int | None = None,
+    qk_norm: tuple[Float[Array, " H"], Float[Array, " H"], float] | None = None,
 ) -> tuple[Float[Array, "R N H"], Float[Array, "P K H S"], Float[Array, "P K S H"]]:
-    """Write the rows' keys and values to their pages, then attend to positions up to each row's.
+    """The heads of every row, and the pages with its keys and values written.
 
-    Head n reads key head n // (N / K). With `window`, a row at position p sees positions
-    p - window + 1 to p. Keys are taken page by page in order with a running maximum and sum
-    (Milakov and Gimelshein 2018, arXiv:1805.02867); a masked page changes no bit, so how many
-    pages a tile happens to visit does not matter. A page holds keys with its 64 positions last, so
-    that neither product has to turn it over.
+    qkv: [R, (N + 2 K) H], a row's queries, keys and values as the fused projection gives them
+    angles: cosine and sine [R, H / 2] of the rotation (`rope.rotate`)
+    qk_norm: `rms_norm` of each query and key head before the rotation: two weights, an epsilon
+    window: a row at position p sees positions p - window + 1 to p instead of all up to p
+
+    Head n reads key head n // (N / K). A page holds keys with its 64 positions last, so that
+    neither product has to turn it over.
     """
-    if implementation() == "cpu" and kernel.can_attend(q_RNH.shape[2]):
+    kv_heads, head_dim = k_pages.shape[1:3]
+    if implementation() == "cpu" and kernel.can_attend(head_dim):
         places = rows.lane, rows.position, rows.block_table
         return kernel.attention(
-            q_RNH, k_RKH, v_RKH, k_pages, v_pages, *places, scale=scale, window=window
+            qkv, *angles, k_pages, v_pages, *places, scale=scale, window=window, qk_norm=qk_norm
         )
+    heads = qkv.reshape(qkv.shape[0], -1, head_dim)
+    q, k, v = jnp.split(heads, [-2 * kv_heads, -kv_heads], axis=1)
+    if qk_norm is not None:
+        q_norm, k_norm, epsilon = qk_norm
+        q, k = rms_norm(q, q_norm, epsilon), rms_norm(k, k_norm, epsilon)
+    q, k = rotate(q, angles), rotate(k, angles)
     page, place = page_places(rows, k_pages.shape[0])
-    k_pages = k_pages.at[page, :, :, place].set(k_RKH, mode="drop")
-    v_pages = v_pages.at[page, :, place].set(v_RKH, mode="drop")
-    rows_n = q_RNH.shape[0]
-    padded = jnp.pad(q_RNH * scale, ((0, ROW_TILE), (0, 0), (0, 0)))
+    k_pages = k_pages.at[page, :, :, place].set(k, mode="drop")
+    v_pages = v_pages.at[page, :, place].set(v, mode="drop")
+    return attend(q * scale, k_pages, v_pages, rows, window), k_pages, v_pages
+
+
+def attend(
+    q_RNH: Float[Array, "R N H"],
+    k_pages: Float[Array, "P K H S"],
+    v_pages: Float[Array, "P K S H"],
+    rows: Rows,
+    window: int | None,
+) -> Float[Array, "R N H"]:
+    """Scaled queries over the written pages.
+
+    Keys are taken page by page in order with a running maximum and sum (Milakov and Gimelshein
+    2018, arXiv:1805.02867); a masked page changes no bit, so how many pages a tile of rows happens
+    to visit does not matter.
+    """
+    padded = jnp.pad(q_RNH, ((0, ROW_TILE), (0, 0), (0, 0)))
     positions = jnp.pad(rows.position, (0, ROW_TILE))
 
     def tile(t: Array, out: Array) -> Array:
@@ -54,8 +80,7 @@ def attention(
         # tiles are in row order.
         return lax.dynamic_update_slice_in_dim(out, attended, start, 0)
 
-    out = lax.fori_loop(0, rows.tiles, tile, jnp.zeros_like(padded))
-    return out[:rows_n], k_pages, v_pages
+    return lax.fori_loop(0, rows.tiles, tile, jnp.zeros_like(padded))[: q_RNH.shape[0]]
 
 
 def _attend(

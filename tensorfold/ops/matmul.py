@@ -8,7 +8,9 @@ from jaxtyping import Float, Int
 from tensorfold.checkpoints.interface import Quantised, Tensor
 from tensorfold.kernels_cpu import matmul as kernel
 from tensorfold.kernels_cpu.matmul import PackedMatrix
+from tensorfold.ops.activation import swiglu
 from tensorfold.ops.implementation import implementation
+from tensorfold.ops.norm import rms_norm
 from tensorfold.ops.rows import ROW_TILE
 
 Weight = Array | PackedMatrix
@@ -30,14 +32,37 @@ def take_rows(table: Weight, index: Int[Array, " R"]) -> Float[Array, "R K"]:
     return table[index]
 
 
-def matmul(x: Float[Array, "R K"], weight: Weight) -> Float[Array, "R N"]:
-    """`x @ weight.T` in float32; with a plain weight R is a multiple of ROW_TILE.
+def matmul(
+    x: Float[Array, "R X"],
+    weight: Weight,
+    *,
+    bias: Float[Array, " N"] | None = None,
+    norm: tuple[Float[Array, " K"], float] | None = None,
+    gated: bool = False,
+    residual: Float[Array, "R N"] | None = None,
+) -> Float[Array, "R N"]:
+    """`residual + (x' @ weight.T + bias)` in float32; with a plain weight R is whole ROW_TILEs.
 
-    Plain XLA runs one dot of a fixed shape [ROW_TILE, K] x [N, K] per tile of rows: XLA orders a
-    dot's sum over K by its shape, so a row's bits are the same whatever R is.
+    x' is x [R, K]; with `norm`, a weight and an epsilon, `rms_norm` of it; with `gated`, `swiglu`
+    of x [R, 2 K]. They belong to the op because a kernel does them while it reads and writes rows.
     """
     if isinstance(weight, PackedMatrix):
-        return kernel.matmul(x, weight)
+        return kernel.matmul(x, weight, bias=bias, norm=norm, gated=gated, residual=residual)
+    if gated:
+        x = swiglu(x)
+    if norm is not None:
+        x = rms_norm(x, *norm)
+    y = dot(x, weight)
+    if bias is not None:
+        y = y + bias
+    return y if residual is None else residual + y
+
+
+def dot(x: Float[Array, "R K"], weight: Float[Array, "N K"]) -> Float[Array, "R N"]:
+    """`x @ weight.T` by one dot of a fixed shape [ROW_TILE, K] x [N, K] per tile of rows.
+
+    XLA orders a dot's sum over K by its shape, so a row's bits are the same whatever R is.
+    """
 
     def tile(x_TK: Array) -> Array:
         return lax.dot_general(x_TK, weight, (((1,), (1,)), ((), ())))

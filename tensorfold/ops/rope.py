@@ -10,6 +10,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
+Angles = tuple[Float[Array, "R H/2"], Float[Array, "R H/2"]]
+"""Cosine and sine of every row's rotary angles."""
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -19,19 +22,15 @@ class Rope:
     frequencies: tuple[float, ...]
     factor: float = 1.0
 
-    def angles(
-        self, position: Int[Array, " R"]
-    ) -> tuple[Float[Array, "R 1 C"], Float[Array, "R 1 C"]]:
-        """Cosine and sine for each row, with a head axis to broadcast."""
+    def angles(self, position: Int[Array, " R"]) -> Angles:
+        """Cosine and sine for each row."""
         angle = position.astype(jnp.float32)[:, None] * np.asarray(self.frequencies, np.float32)
-        return (jnp.cos(angle) * self.factor)[:, None], (jnp.sin(angle) * self.factor)[:, None]
+        return jnp.cos(angle) * self.factor, jnp.sin(angle) * self.factor
 
 
-def rotate(
-    x: Float[Array, "R N H"], angles: tuple[Float[Array, "R 1 C"], Float[Array, "R 1 C"]]
-) -> Float[Array, "R N H"]:
+def rotate(x: Float[Array, "R N H"], angles: Angles) -> Float[Array, "R N H"]:
     """Rotate the two halves of each head against one another."""
-    cos, sin = angles
+    cos, sin = (each[:, None] for each in angles)
     half = x.shape[-1] // 2
     a, b = x[..., :half], x[..., half:]
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)

@@ -143,7 +143,8 @@ def _probe_attention(
     def normal(heads: int) -> np.ndarray:
         return rng.standard_normal((lanes, length, heads, layer.head_dim), dtype=np.float32)
 
-    q, k, v = normal(layer.heads), normal(layer.kv_heads), normal(layer.kv_heads)
+    qkv = normal(layer.heads + 2 * layer.kv_heads)
+    k, v = np.split(qkv[:, :, layer.heads :], 2, axis=2)
     k_pages = np.zeros((table.size, layer.kv_heads, layer.head_dim, PAGE), np.float32)
     v_pages = np.zeros((table.size, layer.kv_heads, PAGE, layer.head_dim), np.float32)
     for lane in range(lanes):
@@ -155,10 +156,14 @@ def _probe_attention(
     @jax.jit
     def run(lane: Array, position: Array) -> Array:
         rows = make_rows(jnp.zeros_like(lane), lane, position, jnp.asarray(table))
-        place = jnp.maximum(lane, 0), position
-        q_R, k_R, v_R = (jnp.asarray(each)[place] for each in (q, k, v))
+        qkv_R = jnp.asarray(qkv)[jnp.maximum(lane, 0), position].reshape(lane.shape[0], -1)
+        # No rotation: the pages below hold the keys as they are.
+        still = (
+            jnp.ones((lane.shape[0], layer.head_dim // 2)),
+            jnp.zeros((lane.shape[0], layer.head_dim // 2)),
+        )
         kept = jnp.asarray(k_pages), jnp.asarray(v_pages)
-        return attention.attention(q_R, k_R, v_R, *kept, rows, scale=0.2, window=layer.window)[0]
+        return attention.attention(qkv_R, still, *kept, rows, scale=0.2, window=layer.window)[0]
 
     def one(lane: int, position: int) -> bytes:
         lanes_R, positions_R = np.full(smallest, -1, np.int32), np.zeros(smallest, np.int32)

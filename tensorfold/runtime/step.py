@@ -54,9 +54,7 @@ class Drawn:
 class StepFunction:
     """Runs steps of a model on state that it owns. Not thread-safe: one thread owns the device."""
 
-    def __init__(
-        self, model: LoadedModel, shape: StateShape, buckets: Sequence[int] | None = None
-    ):
+    def __init__(self, model: LoadedModel, shape: StateShape, buckets: Sequence[int] | None = None):
         self.model = model
         self.shape = shape
         self.buckets = tuple(sorted(buckets or usable_buckets()))

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "dispatch.h"
@@ -27,29 +26,66 @@ std::vector<Item> Items(const Attention& a) {
   return items;
 }
 
-void WriteRow(const Attention& a, size_t row) {
+constexpr size_t kRowsAtOnce = 16;
+
+// One head, normalised and rotated.
+void Turn(const Attention& a, size_t row, const float* head, const float* norm, float scale,
+          float* out) {
+  const size_t dim = a.head_dim, half = dim / 2;
+  float factor = 1;
+  if (norm) {
+    float lanes[8] = {0};
+    for (size_t d = 0; d < dim; ++d) lanes[d % 8] += head[d] * head[d];
+    const float sum = ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+                      ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+    factor = 1.0f / std::sqrt(sum / static_cast<float>(dim) + a.epsilon);
+  }
+  const float* cos = a.cos + row * half;
+  const float* sin = a.sin + row * half;
+  for (size_t d = 0; d < half; ++d) {
+    float first = head[d], second = head[half + d];
+    if (norm) {
+      first = first * factor * norm[d];
+      second = second * factor * norm[half + d];
+    }
+    out[d] = (first * cos[d] - second * sin[d]) * scale;
+    out[half + d] = (second * cos[d] + first * sin[d]) * scale;
+  }
+}
+
+// Everything about one row that comes before attention.
+void PlaceRow(const Attention& a, size_t row) {
+  const size_t dim = a.head_dim;
+  if (a.lane[row] < 0) {
+    std::fill_n(a.out + row * a.heads * dim, a.heads * dim, 0.0f);
+    return;
+  }
+  const float* q = a.qkv + row * (a.heads + 2 * a.kv_heads) * dim;
+  const float* k = q + a.heads * dim;
+  const float* v = k + a.kv_heads * dim;
+  for (size_t h = 0; h < a.heads; ++h) {
+    Turn(a, row, q + h * dim, a.q_norm, a.scale, a.q + (row * a.heads + h) * dim);
+  }
   const size_t lane = a.lane[row], position = a.position[row];
   const size_t page = a.table[lane * a.pages_per_lane + position / kPage];
-  const size_t place = position % kPage, dim = a.head_dim;
+  const size_t place = position % kPage;
+  std::vector<float> turned(dim);
   for (size_t h = 0; h < a.kv_heads; ++h) {
-    const float* k = a.k + (row * a.kv_heads + h) * dim;
+    Turn(a, row, k + h * dim, a.k_norm, 1.0f, turned.data());
     float* k_page = a.k_pages + (page * a.kv_heads + h) * dim * kPage;
-    for (size_t d = 0; d < dim; ++d) k_page[d * kPage + place] = k[d];
+    for (size_t d = 0; d < dim; ++d) k_page[d * kPage + place] = turned[d];
     float* v_page = a.v_pages + (page * a.kv_heads + h) * dim * kPage;
-    std::memcpy(v_page + place * dim, a.v + (row * a.kv_heads + h) * dim, dim * sizeof(float));
+    std::copy_n(v + h * dim, dim, v_page + place * dim);
   }
 }
 
 }  // namespace
 
 void Attend(const Attention& a) {
-  for (size_t row = 0; row < a.rows; ++row) {
-    if (a.lane[row] >= 0) {
-      WriteRow(a, row);
-    } else {
-      std::memset(a.out + row * a.heads * a.head_dim, 0, a.heads * a.head_dim * sizeof(float));
-    }
-  }
+  ParallelFor((a.rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t block) {
+    const size_t end = std::min(a.rows, (block + 1) * kRowsAtOnce);
+    for (size_t row = block * kRowsAtOnce; row < end; ++row) PlaceRow(a, row);
+  });
   const AttendKernel kernel =
 #if defined(__x86_64__)
       CurrentLevel() == Level::kAvx2 ? AttendAvx2 :
@@ -70,10 +106,10 @@ void AttendPortable(const Attention& a, size_t first_row, size_t rows, size_t he
     const int64_t position = a.position[row];
     std::vector<float> mixed(dim, 0.0f);
     float peak = -INFINITY, total = 0;
-    for (int64_t page = 0; page <= position / static_cast<int64_t>(kPage); ++page) {
+    const int64_t last = position / static_cast<int64_t>(kPage);
+    for (int64_t page = FirstPage(a, position); page <= last; ++page) {
       int64_t begin, end;
       SeenInPage(a, position, page, &begin, &end);
-      if (begin >= end) continue;
       const size_t at =
           (a.table[a.lane[row] * a.pages_per_lane + page] * a.kv_heads + kv_head) * dim * kPage;
       float weight[kPage];
@@ -81,7 +117,7 @@ void AttendPortable(const Attention& a, size_t first_row, size_t rows, size_t he
       for (int64_t s = begin; s < end; ++s) {
         float score = 0;
         for (size_t d = 0; d < dim; ++d) {
-          score = std::fma(q[d] * a.scale, a.k_pages[at + d * kPage + s], score);
+          score = std::fma(q[d], a.k_pages[at + d * kPage + s], score);
         }
         weight[s] = score;
         new_peak = std::max(new_peak, score);

@@ -5,15 +5,11 @@
 // item: 32 KiB from the second-level cache at head_dim 64, hidden from 4 rows up.
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-
 #include <cmath>
 #include <cstring>
 
 #include "attention.h"
-
-#define TF_AVX2 __attribute__((target("avx2,fma")))
-#define TF_INLINE TF_AVX2 inline __attribute__((always_inline))
+#include "avx2.h"
 
 namespace tensorfold {
 namespace {
@@ -21,50 +17,19 @@ namespace {
 constexpr int kVectors = kPage / 8;
 constexpr size_t kMaxDim = 512;
 
-// e^x for x <= 0 to about 1 ulp; 0 below -87. The usual split: 2^n times a polynomial on
-// [-ln 2 / 2, ln 2 / 2] (coefficients of Cephes' expf).
-TF_INLINE __m256 Exp(__m256 x) {
-  const __m256 small = _mm256_cmp_ps(x, _mm256_set1_ps(-87.0f), _CMP_LT_OQ);
-  const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504088896341f)),
-                                   _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
-  r = _mm256_fnmadd_ps(n, _mm256_set1_ps(-2.12194440e-4f), r);
-  __m256 p = _mm256_set1_ps(1.9875691500e-4f);
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.3981999507e-3f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(8.3334519073e-3f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(4.1665795894e-2f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.6666665459e-1f));
-  p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(5.0000001201e-1f));
-  p = _mm256_fmadd_ps(_mm256_mul_ps(p, r), r, _mm256_add_ps(r, _mm256_set1_ps(1.0f)));
-  const __m256i exponent =
-      _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-  return _mm256_andnot_ps(small, _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
-}
-
 TF_INLINE float ExpOne(float x) { return _mm256_cvtss_f32(Exp(_mm256_set1_ps(x))); }
-
-TF_INLINE float Max(__m256 x) {
-  __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-
-TF_INLINE float Sum(__m256 x) {
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
 
 struct Running {
   float peak, total;
 };
 
 // Scores of one row against the 64 keys of a page.
-TF_INLINE void Scores(const float* q, float scale, const float* k_page, size_t dim,
-                      __m256 (&score)[kVectors]) {
+TF_INLINE void Scores(const float* q, const float* k_page, size_t dim, __m256 (&score)[kVectors]) {
+  TF_UNROLL
   for (int j = 0; j < kVectors; ++j) score[j] = _mm256_setzero_ps();
   for (size_t d = 0; d < dim; ++d) {
-    const __m256 value = _mm256_set1_ps(q[d] * scale);
+    const __m256 value = _mm256_broadcast_ss(q + d);
+    TF_UNROLL
     for (int j = 0; j < kVectors; ++j) {
       score[j] = _mm256_fmadd_ps(value, _mm256_loadu_ps(k_page + d * kPage + 8 * j), score[j]);
     }
@@ -78,6 +43,7 @@ TF_INLINE float Weights(__m256 (&score)[kVectors], int64_t begin, int64_t end, R
   const __m256i to = _mm256_set1_epi32(static_cast<int>(end));
   const __m256 none = _mm256_set1_ps(-INFINITY);
   __m256 peak = none;
+  TF_UNROLL
   for (int j = 0; j < kVectors; ++j) {
     const __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32(8 * j));
     const __m256i seen = _mm256_and_si256(_mm256_cmpgt_epi32(at, from), _mm256_cmpgt_epi32(to, at));
@@ -87,6 +53,7 @@ TF_INLINE float Weights(__m256 (&score)[kVectors], int64_t begin, int64_t end, R
   const float new_peak = std::fmax(running->peak, Max(peak));
   const float kept = ExpOne(running->peak - new_peak);
   __m256 sum = _mm256_setzero_ps();
+  TF_UNROLL
   for (int j = 0; j < kVectors; ++j) {
     score[j] = Exp(_mm256_sub_ps(score[j], _mm256_set1_ps(new_peak)));
     sum = _mm256_add_ps(sum, score[j]);
@@ -102,13 +69,16 @@ TF_INLINE void Mix(const float* weight, int64_t begin, int64_t end, const float*
                    float kept, float* mixed) {
   __m256 sum[kWide];
   const __m256 factor = _mm256_set1_ps(kept);
+  TF_UNROLL
   for (int j = 0; j < kWide; ++j) sum[j] = _mm256_mul_ps(_mm256_loadu_ps(mixed + 8 * j), factor);
   for (int64_t s = begin; s < end; ++s) {
     const __m256 w = _mm256_broadcast_ss(weight + s);
+    TF_UNROLL
     for (int j = 0; j < kWide; ++j) {
       sum[j] = _mm256_fmadd_ps(w, _mm256_loadu_ps(v_page + s * dim + 8 * j), sum[j]);
     }
   }
+  TF_UNROLL
   for (int j = 0; j < kWide; ++j) _mm256_storeu_ps(mixed + 8 * j, sum[j]);
 }
 
@@ -126,7 +96,7 @@ TF_AVX2 void AttendAvx2(const Attention& a, size_t first_row, size_t rows, size_
     running[r] = {-INFINITY, 0};
   }
   const int64_t last = a.position[first_row + rows - 1] / static_cast<int64_t>(kPage);
-  for (int64_t page = 0; page <= last; ++page) {
+  for (int64_t page = FirstPage(a, a.position[first_row]); page <= last; ++page) {
     const size_t at = (static_cast<size_t>(table[page]) * a.kv_heads + kv_head) * dim * kPage;
     const float* v_page = a.v_pages + at;
     for (size_t r = 0; r < rows; ++r) {
@@ -135,7 +105,7 @@ TF_AVX2 void AttendAvx2(const Attention& a, size_t first_row, size_t rows, size_
       if (begin >= end) continue;
       __m256 score[kVectors];
       const float* q = a.q + ((first_row + r) * a.heads + head) * dim;
-      Scores(q, a.scale, a.k_pages + at, dim, score);
+      Scores(q, a.k_pages + at, dim, score);
       const float kept = Weights(score, begin, end, &running[r]);
       alignas(32) float weight[kPage];
       for (int j = 0; j < kVectors; ++j) _mm256_store_ps(weight + 8 * j, score[j]);

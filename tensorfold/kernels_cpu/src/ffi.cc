@@ -3,6 +3,7 @@
 #include "xla/ffi/api/ffi.h"
 
 #include <cstdint>
+#include <memory>
 
 #include "attention.h"
 #include "dispatch.h"
@@ -13,60 +14,75 @@ namespace ffi = xla::ffi;
 namespace tensorfold {
 namespace {
 
-Matrix MakeMatrix(int64_t format, int64_t outputs, int64_t inputs, int64_t group,
-                  ffi::AnyBuffer codes, ffi::AnyBuffer scale, ffi::AnyBuffer offset) {
-  return Matrix{static_cast<Format>(format), static_cast<size_t>(outputs),
-                static_cast<size_t>(inputs), codes.untyped_data(),
-                static_cast<size_t>(group),  scale.element_type() == ffi::F16,
-                scale.untyped_data(),        offset.untyped_data()};
+using Floats = ffi::Buffer<ffi::F32>;
+using Ints = ffi::Buffer<ffi::S32>;
+using Words = ffi::Buffer<ffi::U32>;
+
+// An operand that may be left out is given as an empty one.
+const float* Optional(const Floats& buffer) {
+  return buffer.element_count() ? buffer.typed_data() : nullptr;
 }
 
-ffi::Error MatMulCall(ffi::Buffer<ffi::F32> x, ffi::AnyBuffer codes, ffi::AnyBuffer scale,
-                      ffi::AnyBuffer offset, ffi::ResultBuffer<ffi::F32> y, int64_t format,
-                      int64_t group) {
+Matrix MakeMatrix(int64_t format, int64_t outputs, int64_t inputs, int64_t group, bool half_scales,
+                  const Words& data) {
+  return Matrix{static_cast<Format>(format),
+                static_cast<size_t>(outputs),
+                static_cast<size_t>(inputs),
+                static_cast<size_t>(group),
+                half_scales,
+                reinterpret_cast<const unsigned char*>(data.typed_data())};
+}
+
+ffi::Error MatMulCall(Floats x, Words data, Floats norm, Floats bias, Floats residual,
+                      ffi::Result<Floats> y, int64_t format, int64_t group, bool half_scales,
+                      float epsilon, bool gated) {
   const auto x_shape = x.dimensions();
-  const auto y_shape = y->dimensions();
-  const Matrix matrix = MakeMatrix(format, y_shape[1], x_shape[1], group, codes, scale, offset);
-  MatMul(matrix, x.typed_data(), x_shape[0], y->typed_data());
+  const int64_t inputs = gated ? x_shape[1] / 2 : x_shape[1];
+  const Matrix matrix = MakeMatrix(format, y->dimensions()[1], inputs, group, half_scales, data);
+  const Around around{Optional(norm), epsilon, gated, Optional(bias), Optional(residual)};
+  MatMul(matrix, around, x.typed_data(), x_shape[0], y->typed_data());
   return ffi::Error::Success();
 }
 
-ffi::Error TakeRowsCall(ffi::Buffer<ffi::S32> index, ffi::AnyBuffer codes, ffi::AnyBuffer scale,
-                        ffi::AnyBuffer offset, ffi::ResultBuffer<ffi::F32> y, int64_t format,
-                        int64_t group, int64_t outputs) {
+ffi::Error TakeRowsCall(Ints index, Words data, ffi::Result<Floats> y, int64_t format,
+                        int64_t group, bool half_scales, int64_t outputs) {
   const auto y_shape = y->dimensions();
-  const Matrix matrix = MakeMatrix(format, outputs, y_shape[1], group, codes, scale, offset);
+  const Matrix matrix = MakeMatrix(format, outputs, y_shape[1], group, half_scales, data);
   TakeRows(matrix, index.typed_data(), y_shape[0], y->typed_data());
   return ffi::Error::Success();
 }
 
-ffi::Error AttentionCall(ffi::Buffer<ffi::F32> q, ffi::Buffer<ffi::F32> k, ffi::Buffer<ffi::F32> v,
-                         ffi::Buffer<ffi::F32>, ffi::Buffer<ffi::F32>, ffi::Buffer<ffi::S32> lane,
-                         ffi::Buffer<ffi::S32> position, ffi::Buffer<ffi::S32> table,
-                         ffi::ResultBuffer<ffi::F32> out, ffi::ResultBuffer<ffi::F32> k_pages,
-                         ffi::ResultBuffer<ffi::F32> v_pages, float scale, int64_t window) {
-  const auto q_shape = q.dimensions();
+// The operands k_in and v_in are the results k_pages and v_pages: XLA was told that they alias.
+ffi::Error AttentionCall(Floats qkv, Floats cos, Floats sin, Floats q_norm, Floats k_norm,
+                         [[maybe_unused]] Floats k_in, [[maybe_unused]] Floats v_in, Ints lane,
+                         Ints position, Ints table, ffi::Result<Floats> out,
+                         ffi::Result<Floats> k_pages, ffi::Result<Floats> v_pages, float scale,
+                         int64_t window, float epsilon) {
+  const auto out_shape = out->dimensions();
   const auto page_shape = v_pages->dimensions();
   Attention a;
-  a.rows = q_shape[0];
-  a.heads = q_shape[1];
-  a.head_dim = q_shape[2];
+  a.rows = out_shape[0];
+  a.heads = out_shape[1];
+  a.head_dim = out_shape[2];
   a.pages = page_shape[0];
   a.kv_heads = page_shape[1];
-  a.lanes = table.dimensions()[0];
   a.pages_per_lane = table.dimensions()[1];
   a.scale = scale;
   a.window = window;
+  a.epsilon = epsilon;
   a.lane = lane.typed_data();
   a.position = position.typed_data();
   a.table = table.typed_data();
-  a.q = q.typed_data();
-  a.k = k.typed_data();
-  a.v = v.typed_data();
-  // The results are the operands' own memory: XLA was told that they alias.
+  a.qkv = qkv.typed_data();
+  a.cos = cos.typed_data();
+  a.sin = sin.typed_data();
+  a.q_norm = Optional(q_norm);
+  a.k_norm = Optional(k_norm);
   a.k_pages = k_pages->typed_data();
   a.v_pages = v_pages->typed_data();
   a.out = out->typed_data();
+  const std::unique_ptr<float[]> q(new float[a.rows * a.heads * a.head_dim]);
+  a.q = q.get();
   Attend(a);
   return ffi::Error::Success();
 }
@@ -74,42 +90,52 @@ ffi::Error AttentionCall(ffi::Buffer<ffi::F32> q, ffi::Buffer<ffi::F32> k, ffi::
 }  // namespace
 }  // namespace tensorfold
 
+using tensorfold::Floats;
+using tensorfold::Ints;
+using tensorfold::Words;
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldMatMul, tensorfold::MatMulCall,
                               ffi::Ffi::Bind()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Arg<Floats>()
+                                  .Arg<Words>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Ret<Floats>()
                                   .Attr<int64_t>("format")
-                                  .Attr<int64_t>("group"));
+                                  .Attr<int64_t>("group")
+                                  .Attr<bool>("half_scales")
+                                  .Attr<float>("epsilon")
+                                  .Attr<bool>("gated"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldTakeRows, tensorfold::TakeRowsCall,
                               ffi::Ffi::Bind()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Arg<ffi::AnyBuffer>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Arg<Ints>()
+                                  .Arg<Words>()
+                                  .Ret<Floats>()
                                   .Attr<int64_t>("format")
                                   .Attr<int64_t>("group")
+                                  .Attr<bool>("half_scales")
                                   .Attr<int64_t>("outputs"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldAttention, tensorfold::AttentionCall,
                               ffi::Ffi::Bind()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::F32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Arg<ffi::Buffer<ffi::S32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
-                                  .Ret<ffi::Buffer<ffi::F32>>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Ints>()
+                                  .Arg<Ints>()
+                                  .Arg<Ints>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>()
                                   .Attr<float>("scale")
-                                  .Attr<int64_t>("window"));
+                                  .Attr<int64_t>("window")
+                                  .Attr<float>("epsilon"));
 
 extern "C" {
 
