@@ -10,8 +10,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-Angles = tuple[Float[Array, "R H/2"], Float[Array, "R H/2"]]
-"""Cosine and sine of every row's rotary angles."""
+Angles = tuple[Float[Array, "R C"], Float[Array, "R C"]]
+"""Cosine and sine of every row's rotary angles, C = H / 2 of them."""
 
 
 @dataclass(frozen=True)
