@@ -43,7 +43,8 @@ def attention(
             qkv, *angles, k_pages, v_pages, *places, scale=scale, window=window, qk_norm=qk_norm
         )
     heads = qkv.reshape(qkv.shape[0], -1, head_dim)
-    q, k, v = jnp.split(heads, [-2 * kv_heads, -kv_heads], axis=1)
+    q_end = heads.shape[1] - 2 * kv_heads
+    q, k, v = jnp.split(heads, [q_end, q_end + kv_heads], axis=1)
     if qk_norm is not None:
         q_norm, k_norm, epsilon = qk_norm
         q, k = rms_norm(q, q_norm, epsilon), rms_norm(k, k_norm, epsilon)
