@@ -11,6 +11,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -199,14 +200,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
     parser.add_argument("model", nargs="?", help="a GGUF file; the default model when left out")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--quick", action="store_true", help="one short run, to see that it works")
     parser.add_argument("--only", action="append", metavar="ENGINE", help="leave others out")
     parser.add_argument("--python", type=Path, default=_PEERS_PYTHON, help="the peers' Python")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.log = sys.stderr
     report = measure(options)
     print(json.dumps(report) if options.json else table(report))

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,7 +221,7 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.serving", description=__doc__)
     parser.add_argument("model", nargs="?", help="as for tensorfold serve")
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -234,7 +234,7 @@ def main() -> None:
         default=[1, 8],
         metavar="N,N",
     )
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     report = measure(options)
     print(json.dumps(report) if options.json else table(report))
 
