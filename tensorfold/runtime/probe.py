@@ -41,17 +41,24 @@ def probe_step(step: StepFunction) -> list[int]:
     settings = np.tile(pack_settings(1.0, 0, 1.0, 0.0, 1), (step.shape.lanes, 1))
     lanes = min(step.shape.lanes, step.shape.pages, len(lengths))
     table[:lanes, 0] = np.arange(lanes)
-    alone = []
+    alone = {}
     for lane in range(lanes):
         for position, token in enumerate(tokens[lane]):
-            alone += step.run([Span(lane, position, [token], 1)], table, settings)
-    wanted = [(d.tokens[0], d.digests[0]) for d in alone]
+            [drawn] = step.run([Span(lane, position, [token], 1)], table, settings)
+            alone[lane, position] = drawn.tokens[0], drawn.digests[0]
     broken = []
-    spans = [Span(lane, 0, tokens[lane], lengths[lane]) for lane in range(lanes)]
     for bucket in step.buckets:
-        drawn = step.run(spans, table, settings, bucket)
-        if [pair for d in drawn for pair in zip(d.tokens, d.digests, strict=True)] != wanted:
-            broken.append(bucket)
+        spans, room = [], bucket
+        for lane in range(lanes):
+            count = min(room, lengths[lane])
+            spans.append(Span(lane, 0, tokens[lane][:count], count))
+            room -= count
+        answers = step.run([span for span in spans if span.tokens], table, settings, bucket)
+        for lane, answer in enumerate(answers):
+            pairs = enumerate(zip(answer.tokens, answer.digests, strict=True))
+            if any(alone[lane, position] != pair for position, pair in pairs):
+                broken.append(bucket)
+                break
     return broken
 
 
@@ -174,7 +181,7 @@ def _probe_attention(
         lanes_R, positions_R = np.full(bucket, -1, np.int32), np.zeros(bucket, np.int32)
         row = 0
         for lane in rng.permutation(lanes):
-            count = int(rng.integers(1, max(2, (bucket - row) // 2)))
+            count = min(bucket - row, int(rng.integers(1, max(2, bucket // 2))))
             start = int(rng.integers(0, length - count))
             lanes_R[row : row + count] = lane
             positions_R[row : row + count] = np.arange(start, start + count)
