@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax import Array
 
 from tensorfold.models.family import PagedKV
 from tensorfold.ops import activation, attention, matmul, norm, rope, sample
+from tensorfold.ops.matmul import Weight
 from tensorfold.ops.rows import PAGE, make_rows
 from tensorfold.runtime.packed import Span, pack_settings
 from tensorfold.runtime.step import StepFunction
@@ -65,23 +67,28 @@ def probe_step(step: StepFunction) -> list[int]:
 def probe_ops(step: StepFunction, seed: int = 0) -> Iterator[OpCheck]:
     """Every op of the model, at its shapes, in every bucket: which one breaks the rule."""
     rng = np.random.default_rng(seed)
-    for name, function, columns in _row_ops(step):
-        yield from _probe_rows(name, function, columns, step.buckets, rng)
+    for name, function, weights, columns in _row_ops(step):
+        # Weights are arguments, as in a step: XLA compiles another product for constant ones.
+        compiled = partial(jax.jit(function), *weights)
+        yield from _probe_rows(name, compiled, columns, step.buckets, rng)
     for layer in dict.fromkeys(step.model.spec.state):
         yield from _probe_attention(layer, step.buckets, rng)
 
 
-def _row_ops(step: StepFunction) -> Iterator[tuple[str, Rowwise, tuple[int, ...]]]:
-    """(name, function of float rows, shape of a row) for each op and distinct shape."""
+def _row_ops(
+    step: StepFunction,
+) -> Iterator[tuple[str, Rowwise, tuple[Weight, ...], tuple[int, ...]]]:
+    """(name, function of weights and float rows, weights, shape of a row) for each op and shape."""
     matrices = {leaf.shape: leaf for leaf in step.model.leaves if leaf.ndim == 2}
     for shape, weight in matrices.items():
         name = f"matmul {shape[1]} to {shape[0]}"
-        yield name, lambda x, weight=weight: matmul.matmul(x, weight), (shape[1],)
+        yield name, lambda weight, x: matmul.matmul(x, weight), (weight,), (shape[1],)
     vectors = {leaf.shape: leaf for leaf in step.model.leaves if leaf.ndim == 1}
     for shape, weight in vectors.items():
         yield (
             f"rms_norm {shape[0]}",
-            lambda x, weight=weight: norm.rms_norm(x, weight, 1e-5),
+            lambda weight, x: norm.rms_norm(x, weight, 1e-5),
+            (weight,),
             shape,
         )
     for kv in dict.fromkeys(step.model.spec.state):
@@ -91,10 +98,10 @@ def _row_ops(step: StepFunction) -> Iterator[tuple[str, Rowwise, tuple[int, ...]
             position = (jnp.abs(x[:, 0, 0]) * 1000).astype(jnp.int32)
             return rope.rotate(x, rotation.angles(position))
 
-        yield f"rotate {kv.heads} x {kv.head_dim}", rotate, (kv.heads, kv.head_dim)
+        yield f"rotate {kv.heads} x {kv.head_dim}", rotate, (), (kv.heads, kv.head_dim)
     width = min(shape[0] for shape in matrices)
-    yield f"swiglu {width}", activation.swiglu, (2 * width,)
-    yield "sample", _draw, (step.model.spec.vocab_size,)
+    yield f"swiglu {width}", activation.swiglu, (), (2 * width,)
+    yield "sample", _draw, (), (step.model.spec.vocab_size,)
 
 
 def _draw(logits: Array) -> Array:
@@ -114,14 +121,13 @@ def _draw(logits: Array) -> Array:
 
 def _probe_rows(
     name: str,
-    function: Rowwise,
+    compiled: Rowwise,
     columns: tuple[int, ...],
     buckets: tuple[int, ...],
     rng: np.random.Generator,
 ) -> Iterator[OpCheck]:
     """The smallest bucket runs each row among zeros; the others run all, shuffled."""
     smallest, largest = buckets[0], min(buckets[-1], 64 if columns[0] > 16384 else 256)
-    compiled = jax.jit(function)
     x = rng.standard_normal((largest, *columns), dtype=np.float32)
     checked = 16
     wanted = []
