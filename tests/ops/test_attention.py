@@ -7,6 +7,7 @@ import pytest
 from platforms import IMPLEMENTATIONS
 
 from tensorfold.ops.attention import attention
+from tensorfold.ops.rope import Rope, make_rope
 from tensorfold.ops.rows import PAGE, make_rows
 
 LANES, PAGES_PER_LANE, ROWS = 3, 4, 24
@@ -52,7 +53,14 @@ def exact(sequences: Sequences, lane: int, position: int, window: int | None) ->
 class Paged:
     """Runs blocks of rows over pages that hold `stale` wherever nothing was written."""
 
-    def __init__(self, sequences: Sequences, window: int | None = None, stale: float = 0.0):
+    def __init__(
+        self,
+        sequences: Sequences,
+        window: int | None = None,
+        stale: float = 0.0,
+        rope: Rope | None = None,
+        qk_norm: tuple[jax.Array, jax.Array, float] | None = None,
+    ):
         kv_heads, head_dim = sequences.k.shape[2:]
         pages = LANES * PAGES_PER_LANE + 2
         table = np.random.default_rng(5).permutation(pages)[: pages - 2]
@@ -61,11 +69,15 @@ class Paged:
         self.v_pages = jnp.full((pages, kv_heads, PAGE, head_dim), stale)
         self.sequences = sequences
         scale = head_dim**-0.5
+        rope = rope or Rope((0.0,) * (head_dim // 2))
 
         @jax.jit
-        def run(q, k, v, k_pages, v_pages, lane, position):
+        def run(qkv, k_pages, v_pages, lane, position):
             rows = make_rows(jnp.zeros_like(lane), lane, position, jnp.asarray(self.table))
-            return attention(q, k, v, k_pages, v_pages, rows, scale=scale, window=window)
+            angles = rope.angles(position)
+            return attention(
+                qkv, angles, k_pages, v_pages, rows, scale=scale, window=window, qk_norm=qk_norm
+            )
 
         self._run = run
 
@@ -77,11 +89,10 @@ class Paged:
             lane[at : at + length] = number
             position[at : at + length] = np.arange(first, first + length)
             at += length
-        blocks = [each[lane, position] for each in self.sequences]
-        for block in blocks:
-            block[at:] = np.nan  # what padding rows hold must not matter
+        qkv = np.concatenate([each[lane, position] for each in self.sequences], axis=1)
+        qkv[at:] = np.nan  # what padding rows hold must not matter
         out, self.k_pages, self.v_pages = self._run(
-            *blocks, self.k_pages, self.v_pages, lane, position
+            qkv.reshape(ROWS, -1), self.k_pages, self.v_pages, lane, position
         )
         places = zip(lane[:at].tolist(), position[:at].tolist(), strict=True)
         return dict(zip(places, np.asarray(out), strict=False))
@@ -165,3 +176,25 @@ def test_padding_alone_runs_no_tile() -> None:
     before = np.asarray(paged.k_pages).tobytes()
     assert paged.run([]) == {}
     assert np.asarray(paged.k_pages).tobytes() == before
+
+
+@pytest.mark.parametrize("head_dim", [10, 24])
+def test_heads_are_normalised_and_turned_before(head_dim: int) -> None:
+    sequences = make_sequences(4, 2, head_dim)
+    rope = make_rope(head_dim, 100.0)
+    norms = np.random.default_rng(0).standard_normal((2, head_dim), dtype=np.float32)
+    epsilon = 1e-3
+    turns = np.exp(1j * np.outer(np.arange(CONTEXT), rope.frequencies))[:, None]
+
+    def prepared(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        x = x.astype(np.float64)
+        x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * weight
+        turned = (x[..., : head_dim // 2] + 1j * x[..., head_dim // 2 :]) * turns
+        return np.concatenate([turned.real, turned.imag], axis=-1)
+
+    by_hand = Sequences(
+        prepared(sequences.q, norms[0]), prepared(sequences.k, norms[1]), sequences.v
+    )
+    qk_norm = jnp.asarray(norms[0]), jnp.asarray(norms[1]), epsilon
+    for place, got in Paged(sequences, rope=rope, qk_norm=qk_norm).fill(1, 100).items():
+        np.testing.assert_allclose(got, exact(by_hand, *place, None), atol=2e-5)

@@ -78,3 +78,31 @@ def test_a_broken_row_breaks_no_other() -> None:
     assert not np.isfinite(got[[3, 12]]).any()
     others = np.setdiff1d(np.arange(16), [3, 12])
     assert got[others].tobytes() == clean[others].tobytes()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("before", ["nothing", "norm", "gate"])
+@pytest.mark.parametrize("columns", [64, 203])
+def test_what_belongs_to_the_product(before: str, residual: bool, bias: bool, columns: int) -> None:
+    x = normal(16, 2 * columns if before == "gate" else columns)
+    weight, norm_weight = normal(40, columns), normal(columns)
+    offset, added = normal(40) if bias else None, normal(16, 40) if residual else None
+    got = matmul(
+        jnp.asarray(x),
+        prepare(weight),
+        bias=None if offset is None else jnp.asarray(offset),
+        norm=(jnp.asarray(norm_weight), 1e-2) if before == "norm" else None,
+        gated=before == "gate",
+        residual=None if added is None else jnp.asarray(added),
+    )
+    exact = x.astype(np.float64)
+    if before == "norm":
+        exact = exact / np.sqrt((exact**2).mean(axis=1, keepdims=True) + 1e-2) * norm_weight
+    if before == "gate":
+        gate, up = exact[:, :columns], exact[:, columns:]
+        exact = gate / (1 + np.exp(-gate)) * up
+    wanted = exact @ weight.T.astype(np.float64)
+    wanted += 0 if offset is None else offset
+    wanted += 0 if added is None else added
+    assert np.abs(got - wanted).max() < 1e-4

@@ -56,6 +56,23 @@ def test_matmul(columns: int, outputs: int, row_counts: tuple[int, ...]) -> None
     assert_invariant(lambda x: matmul.matmul(x, weight), normal(256, columns), row_counts)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_matmul_with_what_belongs_to_it(bias: bool, row_counts: tuple[int, ...]) -> None:
+    weight, offset = matmul.prepare(normal(96, 200)), jnp.asarray(normal(96)) if bias else None
+    norm_weight = jnp.asarray(normal(200))
+
+    def normed(x: jax.Array) -> jax.Array:
+        whole, added = x[:, :200], x[:, 200:]
+        norm = norm_weight, 1e-5
+        return matmul.matmul(whole, weight, bias=offset, norm=norm, residual=added)
+
+    def gated(x: jax.Array) -> jax.Array:
+        return matmul.matmul(x, weight, bias=offset, gated=True)
+
+    assert_invariant(normed, normal(256, 296), row_counts)
+    assert_invariant(gated, normal(256, 400), row_counts)
+
+
 @pytest.mark.parametrize("width", [7, 64, 576, 2048])
 def test_rms_norm(width: int) -> None:
     weight = jnp.asarray(normal(width))
@@ -104,7 +121,7 @@ def test_draw() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window"), [(6, 2, 24, None), (9, 3, 10, 30)]
+    ("heads", "kv_heads", "head_dim", "window"), [(6, 2, 24, None), (9, 3, 8, 30)]
 )
 def test_attention(
     heads: int, kv_heads: int, head_dim: int, window: int | None, row_counts: tuple[int, ...]
@@ -115,6 +132,7 @@ def test_attention(
     rng = np.random.default_rng(0)
     table = rng.permutation(lanes * pages_per_lane).astype(np.int32).reshape(lanes, -1)
     q, k, v = (normal(lanes, length, each, head_dim) for each in (heads, kv_heads, kv_heads))
+    heads_LSXH = np.concatenate([q, k, v], axis=2)
     # Paged whole: writing a row again changes nothing.
     by_page = (lanes, pages_per_lane, PAGE, kv_heads, head_dim)
     k_pages = np.empty((table.size, kv_heads, head_dim, PAGE), np.float32)
@@ -125,9 +143,10 @@ def test_attention(
     @jax.jit
     def run(lane: jax.Array, position: jax.Array) -> jax.Array:
         rows = make_rows(jnp.zeros_like(lane), lane, position, jnp.asarray(table))
-        blocks = (jnp.asarray(each)[jnp.maximum(lane, 0), position] for each in (q, k, v))
+        qkv = jnp.asarray(heads_LSXH)[jnp.maximum(lane, 0), position].reshape(len(lane), -1)
+        angles = rope.Rope((0.0,) * (head_dim // 2)).angles(position)
         pages = jnp.asarray(k_pages), jnp.asarray(v_pages)
-        return attention.attention(*blocks, *pages, rows, scale=0.2, window=window)[0]
+        return attention.attention(qkv, angles, *pages, rows, scale=0.2, window=window)[0]
 
     def place(runs: list[tuple[int, int, int]], rows: int) -> tuple[np.ndarray, np.ndarray]:
         lane, position = np.full(rows, -1, np.int32), np.zeros(rows, np.int32)
