@@ -42,7 +42,7 @@ class Plan:
     @property
     def context(self) -> int:
         """Tokens that the deepest measurement needs."""
-        return self.prompt + self.tokens + self.streams * (1 + self.prompt // 32) + 64
+        return self.prompt + self.tokens + 64
 
 
 FULL = Plan(runs=5, loads=3, prompt=512, tokens=128, shallow=16, streams=8)
@@ -163,8 +163,12 @@ class Contest:
         if steps[1]:
             row.add("step_4_to_1", steps[4] / steps[1])
             row.add("step_8_to_1", steps[8] / steps[1])
-        prompts = [self._prompt(plan.shallow) for _ in range(plan.streams)]
-        order = {"do": "streams", "prompts": prompts, "tokens": plan.tokens}
+        order = {
+            "do": "streams",
+            "count": plan.streams,
+            "prompt": plan.shallow,
+            "tokens": plan.tokens,
+        }
         row.add("streams_rate", process.ask(order)["tokens_per_second"])
 
 

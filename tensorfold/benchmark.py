@@ -22,9 +22,6 @@ from tensorfold.runtime.step import StepFunction
 STEP_ROWS = (1, 2, 4, 8)
 """Rows of the steps that are timed one by one."""
 
-_ROOM_BESIDE = 32
-"""Prompt rows that a step surely has room for while other replies decode."""
-
 
 @dataclass(frozen=True)
 class Load:
@@ -37,7 +34,8 @@ class Load:
     @property
     def context(self) -> int:
         """Tokens of a sequence that decodes until the others have done so for `tokens` steps."""
-        reading = -(-self.streams * self.prompt // _ROOM_BESIDE)
+        room = max(1, RowLimits.beside - self.streams)
+        reading = -(-self.streams * self.prompt // room)
         return self.prompt + reading + self.streams + self.tokens
 
 
@@ -129,13 +127,15 @@ def measure(
 def run_load(step: StepFunction, load: Load, rng: np.random.Generator) -> Rates:
     """One run. Decoding counts from when every stream decodes, for `load.tokens` steps.
 
-    Raises ValueError if the state can't hold all streams at once.
+    Raises ValueError if the state can't hold all streams at once, RuntimeError if a step fails.
     """
     if load.streams > step.shape.lanes or (
         load.streams * pages_for(load.context) > step.shape.pages
     ):
         raise ValueError(f"{load.streams} streams of {load.context} tokens do not fit in memory")
-    worker = Worker(step, Scheduler(step.shape, RowLimits()))
+    most = step.buckets[-1]
+    limits = RowLimits(alone=most, beside=min(most, RowLimits.beside), chunk=most)
+    worker = Worker(step, Scheduler(step.shape, limits))
     firsts: list[float] = []
 
     def deliver(event: Event) -> None:

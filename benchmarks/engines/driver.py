@@ -40,8 +40,8 @@ class Driver(ABC):
         """
         return None
 
-    def streams(self, prompts: list[list[int]], tokens: int) -> float | None:
-        """Tokens a second of all replies together while all of them decode; None as above."""
+    def streams(self, count: int, prompt: int, tokens: int) -> float | None:
+        """Tokens a second of `count` replies together while all of them decode; None as above."""
         return None
 
     def sizes(self) -> dict[str, int]:

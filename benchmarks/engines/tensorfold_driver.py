@@ -1,15 +1,13 @@
 """TensorFold in-process, without HTTP: the scheduler, the worker and the step function."""
 
 import sys
-import time
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
 from benchmarks.engines.driver import Clock, Driver, Generated, run
 from tensorfold import __version__
-from tensorfold.benchmark import kernels, step_seconds
+from tensorfold.benchmark import Load, kernels, run_load, step_seconds
 from tensorfold.checkpoints.hub import open_checkpoint
 from tensorfold.engine.interface import Event, NewTokens, Request, Sampling
 from tensorfold.engine.scheduler import RowLimits, Scheduler
@@ -50,21 +48,8 @@ class TensorFold(Driver):
     def step(self, rows: int, depth: int) -> float:
         return step_seconds(self._step, rows, depth, self._rng, runs=9)
 
-    def streams(self, prompts: list[list[int]], tokens: int) -> float:
-        worker = Worker(self._step, Scheduler(self._step.shape, RowLimits()))
-        # Those that begin first go on until the last has had its time.
-        longest = tokens + len(prompts) * (1 + len(prompts[0]) // 32)
-        for index, prompt in enumerate(prompts):
-            request = Request(str(index), tuple(prompt), Sampling(), longest)
-            worker.add(make_reply(request, lambda event: None))
-        seconds = []
-        while len(seconds) < tokens:
-            read, started = worker.stats().prompt_tokens, time.perf_counter()
-            worker.step()
-            if worker.stats().prompt_tokens == read:
-                seconds.append(time.perf_counter() - started)
-        worker.end_all("cancelled")
-        return len(prompts) / median(seconds)
+    def streams(self, count: int, prompt: int, tokens: int) -> float:
+        return run_load(self._step, Load(count, prompt, tokens), self._rng).decode_tokens_per_second
 
     def sizes(self) -> dict[str, int]:
         layers = self._step.model.spec.state
