@@ -7,7 +7,7 @@ DEV_READY := $(VENV)/.ready-dev
 PEERS := .venv-peers
 ARGS ?=
 
-.PHONY: setup serve test bench peers lint format
+.PHONY: setup serve test bench peers lint format sanitize
 
 setup: $(READY)
 
@@ -50,3 +50,13 @@ lint: $(DEV_READY)
 format: $(DEV_READY)
 	$(BIN)/ruff check --fix tensorfold tests benchmarks
 	$(BIN)/ruff format tensorfold tests benchmarks
+
+# The CPU kernels under the address, undefined-behaviour and thread sanitizers.
+KERNELS := tensorfold/kernels_cpu/src
+sanitize:
+	mkdir -p build
+	for kind in address,undefined thread; do \
+	  $(CXX) -std=c++17 -g -O1 -fsanitize=$$kind -fno-sanitize-recover=all -I$(KERNELS) \
+	    tests/kernels/sanitize.cc $(filter-out $(KERNELS)/ffi.cc,$(wildcard $(KERNELS)/*.cc)) \
+	    -pthread -o build/sanitize && build/sanitize || exit 1; \
+	done

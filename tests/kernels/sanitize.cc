@@ -1,0 +1,143 @@
+// Runs the CPU kernels over odd shapes in buffers of exact size, for the sanitizers (make
+// sanitize), and compares the instruction sets with each other.
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "attention.h"
+#include "dispatch.h"
+#include "matmul.h"
+
+namespace {
+
+using namespace tensorfold;
+
+std::mt19937 random_bits(1);
+
+std::vector<float> Floats(size_t count) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random_bits);
+  return values;
+}
+
+void Close(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
+  float most = 0, apart = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::fabs(a[i]));
+    apart = std::max(apart, std::fabs(a[i] - b[i]));
+  }
+  if (!(apart <= 1e-4f * (most + 1))) {
+    std::printf("%s: %g apart at %g\n", what, apart, most);
+    std::exit(1);
+  }
+}
+
+void TryMatMul(Format format, bool half, size_t outputs, size_t inputs, size_t group, size_t rows,
+               unsigned around_bits) {
+  Matrix matrix{format, outputs, inputs, group, half, nullptr};
+  std::vector<unsigned char> data(matrix.tiles() * matrix.tile_bytes());
+  for (size_t i = 0; i < data.size(); ++i) data[i] = random_bits() & 255;
+  matrix.data = data.data();
+  // Scales and dense values must be ordinary numbers.
+  for (size_t tile = 0; tile < matrix.tiles(); ++tile) {
+    const bool codes = matrix.codes_per_word() > 0;
+    unsigned char* at =
+        data.data() + tile * matrix.tile_bytes() + (codes ? matrix.code_bytes() : 0);
+    unsigned char* end = data.data() + (tile + 1) * matrix.tile_bytes();
+    const bool four = codes ? !half : format == Format::kF32;
+    for (; at < end; at += four ? 4 : 2) {
+      const float value = 0.5f;
+      const uint16_t f16 = 0x3400, bf16 = 0x3e80;  // a quarter
+      if (four)
+        std::memcpy(at, &value, 4);
+      else
+        std::memcpy(at, format == Format::kBF16 ? &bf16 : &f16, 2);
+    }
+  }
+  const bool gated = around_bits & 1;
+  const auto x = Floats(rows * inputs * (gated ? 2 : 1)), norm = Floats(inputs);
+  const auto bias = Floats(outputs), residual = Floats(rows * outputs);
+  const Around around{around_bits & 2 ? norm.data() : nullptr, 1e-5f, gated,
+                      around_bits & 4 ? bias.data() : nullptr,
+                      around_bits & 8 ? residual.data() : nullptr};
+  std::vector<float> plain(rows * outputs), fast(rows * outputs);
+  SetLevel(Level::kPortable);
+  MatMul(matrix, around, x.data(), rows, plain.data());
+  if (SetLevel(Level::kAvx2)) {
+    MatMul(matrix, around, x.data(), rows, fast.data());
+    Close(plain, fast, "matmul");
+  }
+  const std::vector<int32_t> index{0, static_cast<int32_t>(outputs) - 1, -1,
+                                   static_cast<int32_t>(outputs)};
+  std::vector<float> taken(index.size() * inputs);
+  TakeRows(matrix, index.data(), index.size(), taken.data());
+}
+
+void TryAttention(size_t heads, size_t kv_heads, size_t dim, int64_t window, size_t count) {
+  const size_t pages_per_lane = 3, lanes = 2, rows = 2 * count + 1;
+  Attention a{};
+  a.rows = rows;
+  a.heads = heads;
+  a.kv_heads = kv_heads;
+  a.head_dim = dim;
+  a.pages_per_lane = pages_per_lane;
+  a.pages = lanes * pages_per_lane;
+  a.scale = 0.2f;
+  a.window = window;
+  a.epsilon = 1e-6f;
+  std::vector<int32_t> lane(rows, -1), position(rows), table{5, 0, 3, 1, 4, 2};
+  for (size_t i = 0; i < count; ++i) {
+    lane[i] = 1;
+    position[i] = static_cast<int32_t>(pages_per_lane * kPage - count + i);
+    lane[count + i] = 0;
+    position[count + i] = static_cast<int32_t>(i);
+  }
+  const auto qkv = Floats(rows * (heads + 2 * kv_heads) * dim), norm = Floats(dim);
+  const auto turn = Floats(rows * dim / 2);
+  const auto keys = Floats(a.pages * kv_heads * dim * kPage);
+  std::vector<float> q(rows * heads * dim), plain(rows * heads * dim), fast(rows * heads * dim);
+  a.lane = lane.data();
+  a.position = position.data();
+  a.table = table.data();
+  a.qkv = qkv.data();
+  a.cos = a.sin = turn.data();
+  a.q_norm = a.k_norm = count % 2 ? norm.data() : nullptr;
+  a.q = q.data();
+  for (const Level level : {Level::kPortable, Level::kAvx2}) {
+    if (!SetLevel(level)) continue;
+    auto k = keys, v = keys;
+    a.k_pages = k.data();
+    a.v_pages = v.data();
+    a.out = level == Level::kPortable ? plain.data() : fast.data();
+    Attend(a);
+    if (level == Level::kAvx2) Close(plain, fast, "attention");
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const Format format :
+       {Format::kQ4, Format::kQ8, Format::kF32, Format::kF16, Format::kBF16}) {
+    for (const size_t outputs : {1, 8, 23, 200}) {
+      for (const size_t rows : {1, 2, 3, 4, 9, 33}) {
+        for (unsigned around = 0; around < 16; around += 5) {
+          const bool codes = format == Format::kQ4 || format == Format::kQ8;
+          TryMatMul(format, rows % 2, outputs, 96, codes ? 32 : 96, rows, around);
+        }
+      }
+    }
+  }
+  for (const size_t dim : {8, 64, 72, 128}) {
+    for (const int64_t window : {0, 1, 70}) {
+      for (const size_t count : {1, 2, 9, 64}) TryAttention(6, 2, dim, window, count);
+    }
+  }
+  std::puts("clean");
+  return 0;
+}

@@ -1,0 +1,141 @@
+"""The CPU attention kernel against the plain op, at every dispatch level."""
+
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorfold.kernels_cpu import attention as kernel
+from tensorfold.kernels_cpu import library
+from tensorfold.ops import attention
+from tensorfold.ops.rope import make_rope
+from tensorfold.ops.rows import PAGE, Rows, make_rows
+
+LANES, PAGES_PER_LANE = 3, 4
+
+
+@pytest.fixture(params=["portable", "avx2"])
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = library.level()
+    assert library.set_level(request.param)
+    yield request.param
+    library.set_level(before)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORFOLD_KERNELS", "xla")
+
+
+def cut_rows(rng: np.random.Generator, bucket: int) -> Rows:
+    """Runs of rows of some lanes, padded to a bucket of whole row tiles."""
+    lane, position = np.full(bucket, -1, np.int32), np.zeros(bucket, np.int32)
+    row = 0
+    for each in rng.permutation(LANES):
+        count = min(bucket - row, int(rng.integers(1, bucket)))
+        start = int(rng.integers(0, PAGES_PER_LANE * PAGE - count))
+        lane[row : row + count] = each
+        position[row : row + count] = np.arange(start, start + count)
+        row += count
+    table = rng.permutation(LANES * PAGES_PER_LANE).astype(np.int32).reshape(LANES, -1)
+    arrays = (jnp.asarray(each) for each in (np.zeros(bucket, np.int32), lane, position, table))
+    return make_rows(*arrays)
+
+
+def run(
+    rng: np.random.Generator,
+    rows: Rows,
+    *,
+    group: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    qk_norm: bool,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """(kernel's, plain op's) heads and pages."""
+    bucket = rows.lane.shape[0]
+    width = (group + 2) * kv_heads * head_dim
+    qkv = jnp.asarray(rng.standard_normal((bucket, width), dtype=np.float32))
+    angles = make_rope(head_dim, 10000.0).angles(rows.position)
+    shape = (LANES * PAGES_PER_LANE, kv_heads, head_dim, PAGE)
+    k_pages = jnp.asarray(rng.standard_normal(shape, dtype=np.float32))
+    v_pages = jnp.asarray(
+        rng.standard_normal((shape[0], kv_heads, PAGE, head_dim), dtype=np.float32)
+    )
+    norms = None
+    if qk_norm:
+        q_norm, k_norm = rng.standard_normal((2, head_dim), dtype=np.float32)
+        norms = jnp.asarray(q_norm), jnp.asarray(k_norm), 1e-6
+    places = rows.lane, rows.position, rows.block_table
+    got = kernel.attention(
+        qkv, *angles, k_pages, v_pages, *places, scale=0.3, window=window, qk_norm=norms
+    )
+    wanted = attention.attention(
+        qkv, angles, k_pages, v_pages, rows, scale=0.3, window=window, qk_norm=norms
+    )
+    return [np.asarray(each) for each in got], [np.asarray(each) for each in wanted]
+
+
+@pytest.mark.parametrize("window", [None, 1, 50, 100])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_heads_and_pages_equal_the_plain_op(
+    level: str, plain: None, window: int | None, qk_norm: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = cut_rows(rng, 32)
+    got, wanted = run(rng, rows, group=3, kv_heads=2, head_dim=64, window=window, qk_norm=qk_norm)
+    used = np.asarray(rows.lane) >= 0
+    np.testing.assert_allclose(got[0][used], wanted[0][used], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(got[1], wanted[1], rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(got[2], wanted[2])
+
+
+@given(
+    bucket=st.sampled_from([8, 16, 64]),
+    group=st.integers(1, 5),
+    kv_heads=st.integers(1, 3),
+    head_dim=st.sampled_from([8, 24, 64, 80, 128]),
+    window=st.none() | st.integers(1, 200),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=12, deadline=None)
+def test_random_shapes(
+    bucket: int, group: int, kv_heads: int, head_dim: int, window: int | None, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TENSORFOLD_KERNELS", "xla")
+        rows = cut_rows(rng, bucket)
+        shape = {"group": group, "kv_heads": kv_heads, "head_dim": head_dim}
+        got, wanted = run(rng, rows, **shape, window=window, qk_norm=False)
+    used = np.asarray(rows.lane) >= 0
+    np.testing.assert_allclose(got[0][used], wanted[0][used], rtol=5e-5, atol=5e-6)
+
+
+def test_unwritten_places_never_leak(level: str) -> None:
+    """Pages full of NaN except where this lane wrote."""
+    rows = make_rows(*(jnp.asarray(a, jnp.int32) for a in ([0] * 3, [0] * 3, [0, 1, 2], [[1, 0]])))
+    shape = (2, 1, 8, PAGE)
+    nan = jnp.full(shape, jnp.nan)
+    out, k_pages, _ = kernel.attention(
+        jnp.ones((3, 24)),
+        *make_rope(8, 10000.0).angles(rows.position),
+        nan,
+        nan.swapaxes(2, 3),
+        rows.lane,
+        rows.position,
+        rows.block_table,
+        scale=1.0,
+        window=None,
+        qk_norm=None,
+    )
+    np.testing.assert_allclose(np.asarray(out), 1.0, rtol=1e-6)
+    assert np.isnan(np.asarray(k_pages)[0]).all(), "the other page is untouched"
+
+
+def test_heads_that_the_kernel_does_not_take() -> None:
+    assert not kernel.can_attend(9)
+    assert kernel.can_attend(72)

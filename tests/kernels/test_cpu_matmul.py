@@ -1,0 +1,166 @@
+"""The CPU matmul against float64, at every format, dispatch level and edge."""
+
+from collections.abc import Iterator
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorfold.checkpoints.interface import Quantised, Tensor
+from tensorfold.kernels_cpu import library
+from tensorfold.kernels_cpu.matmul import can_pack, matmul, pack, take_rows
+
+LEVELS = ["portable", "avx2"]
+FORMATS = ["q4", "q8", "float32", "float16", "bfloat16"]
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = library.level()
+    if not library.set_level(request.param):
+        pytest.fail(f"this machine runs the tests without {request.param}")
+    yield request.param
+    library.set_level(before)
+
+
+def make_weight(
+    rng: np.random.Generator, form: str, rows: int, columns: int, group: int, half: bool
+) -> Tensor:
+    if form in ("q4", "q8"):
+        bits = int(form[1])
+        scale = rng.uniform(0.01, 0.1, (rows, columns // group)).astype(np.float32)
+        offset = rng.uniform(-1, 0.2, (rows, columns // group)).astype(np.float32)
+        if half:
+            scale, offset = (each.astype(np.float16).astype(np.float32) for each in (scale, offset))
+        codes = rng.integers(0, 256, (rows, columns * bits // 8)).astype(np.uint8)
+        return Quantised(codes, scale, offset, bits, group)
+    kind = ml_dtypes.bfloat16 if form == "bfloat16" else np.dtype(form)
+    return rng.standard_normal((rows, columns)).astype(kind)
+
+
+def as_float64(weight: Tensor) -> np.ndarray:
+    dense = weight.dequantise() if isinstance(weight, Quantised) else weight
+    return dense.astype(np.float64)
+
+
+def reference(x: np.ndarray, weight: np.ndarray, **around: object) -> np.ndarray:
+    """`ops.matmul.matmul` in float64."""
+    x = x.astype(np.float64)
+    if around.get("gated"):
+        gate, up = np.split(x, 2, axis=1)
+        x = gate / (1 + np.exp(-gate)) * up
+    if around.get("norm"):
+        scale, epsilon = around["norm"]  # type: ignore[misc]
+        x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + epsilon) * scale
+    y = x @ weight.T
+    for part in ("bias", "residual"):
+        if around.get(part) is not None:
+            y = y + around[part]
+    return y
+
+
+def close(got: np.ndarray, wanted: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
+    """Within a few float32 roundings of the sum of magnitudes."""
+    columns = weight.shape[1]
+    magnitude = np.abs(wanted).max() + np.abs(weight).max() * np.abs(x).max() * columns**0.5
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-6 * magnitude)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 64])
+def test_every_format_and_row_count(level: str, form: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    weight = make_weight(rng, form, 203, 160, 32, half=True)
+    x = rng.standard_normal((rows, 160), dtype=np.float32)
+    got = np.asarray(matmul(jnp.asarray(x), pack(weight)))
+    wanted = reference(x, as_float64(weight))
+    close(got, wanted, x, as_float64(weight))
+
+
+@given(
+    form=st.sampled_from(FORMATS),
+    half=st.booleans(),
+    group=st.sampled_from([8, 16, 32, 64, 128]),
+    groups=st.integers(1, 5),
+    outputs=st.integers(1, 130),
+    rows=st.integers(1, 20),
+    parts=st.sets(st.sampled_from(["norm", "gated", "bias", "residual"])),
+    use=st.sampled_from(LEVELS),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=60, deadline=None)
+def test_random_shapes_with_all_around(
+    form: str,
+    half: bool,
+    group: int,
+    groups: int,
+    outputs: int,
+    rows: int,
+    parts: set[str],
+    use: str,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    inputs = group * groups
+    weight = make_weight(rng, form, outputs, inputs, group, half)
+    width = 2 * inputs if "gated" in parts else inputs
+    x = rng.standard_normal((rows, width), dtype=np.float32)
+    around: dict[str, object] = {}
+    if "norm" in parts:
+        around["norm"] = rng.standard_normal(inputs, dtype=np.float32), 1e-5
+    if "gated" in parts:
+        around["gated"] = True
+    if "bias" in parts:
+        around["bias"] = rng.standard_normal(outputs, dtype=np.float32)
+    if "residual" in parts:
+        around["residual"] = rng.standard_normal((rows, outputs), dtype=np.float32)
+    before = library.level()
+    assert library.set_level(use)
+    packed = pack(weight)
+    got = np.asarray(matmul(jnp.asarray(x), packed, **around))  # type: ignore[arg-type]
+    alone = []
+    for row in range(rows):
+        one = dict(around)
+        if "residual" in parts:
+            one["residual"] = around["residual"][row : row + 1]  # type: ignore[index]
+        alone.append(np.asarray(matmul(jnp.asarray(x[row : row + 1]), packed, **one)))  # type: ignore[arg-type]
+    library.set_level(before)
+    wanted = reference(x, as_float64(weight), **around)
+    scale = 4.0 if parts & {"norm", "gated"} else 1.0
+    close(got, wanted, x * scale, as_float64(weight))
+    assert got.tobytes() == np.concatenate(alone).tobytes(), "a row depends on its neighbours"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_take_rows_gives_the_dequantised_rows(form: str) -> None:
+    rng = np.random.default_rng(3)
+    weight = make_weight(rng, form, 37, 96, 32, half=form == "q4")
+    index = np.array([0, 36, 5, 5, -1, 37, 8], np.int32)
+    got = np.asarray(take_rows(jnp.asarray(index), pack(weight)))
+    dense = as_float64(weight).astype(np.float32)
+    wanted = np.where((index >= 0)[:, None] & (index < 37)[:, None], dense[index % 37], 0)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_scales_stay_exact() -> None:
+    """float16 only where it loses nothing."""
+    rng = np.random.default_rng(0)
+    assert pack(make_weight(rng, "q4", 8, 64, 32, half=True)).half_scales
+    assert not pack(make_weight(rng, "q4", 8, 64, 32, half=False)).half_scales
+
+
+def test_what_the_kernel_does_not_take() -> None:
+    rng = np.random.default_rng(0)
+    assert not can_pack(rng.standard_normal((8, 8)))  # float64
+    four = np.zeros((8, 6), np.uint8), np.zeros((8, 3), np.float32), np.zeros((8, 3), np.float32)
+    assert not can_pack(Quantised(*four, bits=4, group=4))
+
+
+def test_extreme_gates_stay_finite(level: str) -> None:
+    x = jnp.asarray([[-1e4, -100.0, -88.0, 0.0, 88.0, 100.0, 1e4, 1.0] + [1.0] * 8])
+    weight = pack(np.eye(8, dtype=np.float32))
+    got = np.asarray(matmul(x, weight, gated=True))[0]
+    np.testing.assert_allclose(got, [0, 0, 0, 0, 88, 100, 1e4, 0.7310586], rtol=1e-6, atol=1e-30)
