@@ -51,8 +51,9 @@ def naming(comparisons: list[Comparison], text: str) -> set[str]:
     return {comparison.name for comparison in comparisons if text in comparison.name}
 
 
-@pytest.mark.parametrize("kernels", IMPLEMENTATIONS)
-@pytest.mark.parametrize("sizes", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    ("sizes", "kernels"), [(WIDE, IMPLEMENTATIONS[-1]), (NARROW, "xla")], ids=["wide", "narrow"]
+)
 def test_a_sound_build_has_no_difference(
     sizes: dict[str, int], kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
