@@ -10,6 +10,7 @@ _TARGETS = {
     "tensorfold_matmul": "TensorfoldMatMul",
     "tensorfold_take_rows": "TensorfoldTakeRows",
     "tensorfold_attention": "TensorfoldAttention",
+    "tensorfold_untouched": "TensorfoldUntouched",
 }
 
 _LEVELS = ("portable", "avx2")

@@ -68,6 +68,7 @@ def digest(logits: Float[Array, "D V"]) -> Int[Array, " D"]:
     return lax.bitcast_convert_type(jnp.sum(bits * odd, axis=1, dtype=jnp.uint32), jnp.int32)
 
 
+@jax.jit
 def gumbel(
     seed: UInt32[Array, "2"], position: Int[Array, ""], ids: Int[Array, " C"]
 ) -> Float[Array, " C"]:
@@ -98,6 +99,7 @@ def threefry(
     return x0
 
 
+@jax.jit  # Traced once for all buckets: a row's shape does not depend on them.
 def _draw_row(logits: Float[Array, " V"], settings: Settings, position: Array) -> Array:
     """One row; `settings` holds scalars and `seed` [2]."""
     peak = jnp.max(logits)

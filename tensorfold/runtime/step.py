@@ -14,6 +14,7 @@ from tensorfold.checkpoints.interface import Progress
 from tensorfold.models.family import State
 from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
+from tensorfold.ops.memory import empty
 from tensorfold.ops.rows import PAGE, ROW_TILE
 from tensorfold.runtime.load import Leaves, LoadedModel
 from tensorfold.runtime.packed import Layout, Span, unpack_settings
@@ -127,12 +128,11 @@ class StepFunction:
 
 
 def make_state(model: LoadedModel, shape: StateShape) -> State:
-    """Zeroed state: a pair of page arrays a layer."""
-
+    """A pair of page arrays a layer. No place is read before it is written."""
     return tuple(
         (
-            jnp.zeros((shape.pages, kv.kv_heads, kv.head_dim, PAGE)),
-            jnp.zeros((shape.pages, kv.kv_heads, PAGE, kv.head_dim)),
+            empty((shape.pages, kv.kv_heads, kv.head_dim, PAGE)),
+            empty((shape.pages, kv.kv_heads, PAGE, kv.head_dim)),
         )
         for kv in model.spec.state
     )
