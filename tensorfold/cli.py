@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -249,17 +250,15 @@ def _bench(options: argparse.Namespace) -> int:
 def _info(options: argparse.Namespace) -> int:
     from collections import Counter
 
+    import jax
+
     from tensorfold.models.registry import find
+    from tensorfold.ops.implementation import describe
 
     checkpoint = _open(options.model)
     spec = find(checkpoint.config)
     formats = Counter(info.format for info in checkpoint.tensors.values())
-    parameters = 0
-    for info in checkpoint.tensors.values():
-        size = 1
-        for length in info.shape:
-            size *= length
-        parameters += size
+    parameters = sum(math.prod(info.shape) for info in checkpoint.tensors.values())
     token_bytes = sum(2 * 4 * layer.kv_heads * layer.head_dim for layer in spec.state)
     rows = {
         "name": checkpoint.name,
@@ -271,6 +270,7 @@ def _info(options: argparse.Namespace) -> int:
         "context": f"{spec.context:,} tokens",
         "state": f"{token_bytes:,} bytes a token",
         "chat template": "yes" if checkpoint.chat_template else "no",
+        "runs on": f"{jax.default_backend()}, {describe()}",
     }
     for key, value in rows.items():
         print(f"{key:14} {value}")
@@ -300,6 +300,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     from tensorfold.chat.prompt import ChatEncoder
     from tensorfold.chat.template import ChatTemplate, read_template_file
     from tensorfold.engine.start import start_engine
+    from tensorfold.ops.implementation import describe
     from tensorfold.serving.app import create_app
     from tensorfold.serving.service import ReplyDefaults, Service
 
@@ -332,7 +333,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     )
     limits = engine.limits
     _console.print(
-        f"{service.name} on {device.platform}: {limits.lanes} replies at once, "
+        f"{service.name} on {device.platform}, {describe()}: {limits.lanes} replies at once, "
         f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens"
     )
     return engine, create_app(service)

@@ -23,3 +23,10 @@ def implementation() -> Implementation:
     if asked == "cpu" and not built:
         raise ValueError("TENSORFOLD_KERNELS=cpu, but the CPU kernels were not built")
     return "xla" if asked == "xla" or not built else "cpu"
+
+
+def describe() -> str:
+    """The implementation in words, for people."""
+    if implementation() == "cpu":
+        return f"C++ kernels ({kernels_cpu.level()})"
+    return "plain XLA ops"
