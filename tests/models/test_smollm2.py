@@ -82,7 +82,7 @@ def theirs(checkpoint: Checkpoint, tokens: Sequence[int]) -> np.ndarray:
     for name in checkpoint.tensors:
         tensor = checkpoint.read(name)
         dense = tensor.dequantise() if isinstance(tensor, Quantised) else tensor
-        weights[name] = torch.from_numpy(np.asarray(dense, np.float32))
+        weights[name] = torch.from_numpy(np.array(dense, np.float32))
     weights.setdefault("lm_head.weight", weights["model.embed_tokens.weight"])
     model.load_state_dict(weights, assign=True)
     rotary = model.model.rotary_emb
