@@ -32,7 +32,9 @@ test: $(DEV_READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.serving $(ARGS)
 
-# One pip call a line: an engine that can't be installed here leaves the others alone.
+# One pip call a line: an engine that can't be installed here leaves the others alone. llama.cpp is
+# built without its image parts, which are half of it.
+$(PEERS)/.ready: export CMAKE_ARGS ?= -DLLAVA_BUILD=OFF
 $(PEERS)/.ready: benchmarks/peers-requirements.txt
 	$(PYTHON) -m venv $(PEERS)
 	grep -v '^#' $< | while read -r engine; do \

@@ -47,7 +47,7 @@ class PyTorch(Driver):
             started = time.perf_counter()
             self._run(random_ids(rows), cache, rows)
             seconds.append(time.perf_counter() - started)
-            cache.crop(depth)
+            cache.crop(-rows)
         return median(seconds)
 
     def _run(self, tokens: list[int], cache: Any, logits: int) -> int:
