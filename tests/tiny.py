@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 import transformers
+from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
     LlamaConfig,
     MistralConfig,
@@ -208,18 +210,17 @@ def random_prompt(rng: np.random.Generator, length: int, vocab_size: int = 300) 
     return rng.integers(0, vocab_size, length).tolist()
 
 
-def save_folder(folder: Path, config: PretrainedConfig | None = None) -> Path:
-    """A Hugging Face folder of a tiny model with a byte-level tokenizer and a chat template."""
-    import tokenizers
-    from tokenizers import decoders, models, pre_tokenizers
-
+def save_folder(folder: Path, **changes: Any) -> Path:
+    """A Hugging Face folder of a tiny llama with a byte-level tokenizer and a chat template."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {letter: token for token, letter in enumerate(letters)}
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    random_model(config or VARIANTS["llama"]).save_pretrained(folder)
+    size = tokenizer.get_vocab_size()
+    config = _llama(vocab_size=size, bos_token_id=None, eos_token_id=size - 1, **changes)
+    random_model(config).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
     (folder / "chat_template.jinja").write_text(

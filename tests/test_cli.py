@@ -1,0 +1,251 @@
+"""The command line, in this process and as a server of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import huggingface_hub
+import openai
+import pytest
+from tiny import save_folder
+
+from tensorfold import __version__, cli
+from tensorfold.engine import verify as verify_module
+from tensorfold.engine.verify import Comparison
+from tensorfold.runtime import step
+
+COMMANDS = ("serve", "pull", "chat", "verify", "bench", "info")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_folder(tmp_path_factory.mktemp("models") / "tiny-llama", num_hidden_layers=1)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands in this process keep no compiled programs for the tests that follow."""
+    monkeypatch.setenv("TENSORFOLD_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
+
+
+def one_line(text: str) -> str:
+    """Messages are wrapped to the width of the terminal."""
+    return " ".join(text.split())
+
+
+def test_help_imports_no_jax_and_names_every_command() -> None:
+    code = (
+        "import sys\n"
+        "from tensorfold import cli\n"
+        "try:\n    cli.main(['--help'])\n"
+        "finally:\n    assert 'jax' not in sys.modules and 'quart' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for command in COMMANDS:
+        assert f"\n    {command} " in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "--help"])
+    assert end.value.code == 0
+    assert one_line(capsys.readouterr().out).startswith(f"usage: tensorfold {command}")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"tensorfold {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["sing"], ["serve", "--parallel", "0"], ["serve", "--context", "x"], ["info", "a", "b"]],
+)
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    assert "usage: tensorfold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["serve", "pull", "verify", "info"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "no/such/folder",
+            "tensorfold: no/such/folder: no such folder or file, and not a name on the hub "
+            "(ORG/REPO)",
+        ),
+        (
+            "nobody/nothing",
+            "tensorfold: nobody/nothing: not in the cache, and the hub can't be asked "
+            "(HF_HUB_OFFLINE is set)",
+        ),
+    ],
+)
+def test_a_model_that_is_not_there(
+    command: str,
+    name: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert cli.main([command, name]) == 1
+    assert one_line(capsys.readouterr().err) == message
+
+
+def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("no model")
+    assert cli.main(["info", str(path)]) == 1
+    assert "neither a folder nor a .gguf file" in one_line(capsys.readouterr().err)
+
+
+def test_info_on_the_default_model(default_gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(default_gguf)]) == 0
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[:7])
+    assert rows == {
+        "name": "SmolLM2-135M-Instruct",
+        "architecture": "LlamaForCausalLM",
+        "layers": "30",
+        "parameters": "134,515,008",
+        "tensors": "210 Q4_1, 61 F32, 1 Q8_0",
+        "vocabulary": "49,152",
+        "context": "8,192 tokens",
+    }
+
+
+def test_info_on_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line[:15].strip(): line[15:] for line in lines}
+    assert rows["name"] == "tiny-llama"
+    assert rows["layers"] == "1"
+    assert rows["context"] == "512 tokens"
+    assert rows["state"] == f"{2 * 4 * 2 * 16} bytes a token"
+    assert rows["chat template"] == "yes"
+
+
+def test_pull_prints_where_a_model_lies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{folder}\n"
+
+
+def test_verify_as_json(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Fewer programs to compile than a server has.
+    monkeypatch.setattr(step, "BUCKETS", (8, 256))
+    assert cli.main(["verify", str(folder), "--json", "--tokens", "2"]) == 0
+    out, err = capsys.readouterr()
+    comparisons = [json.loads(line) for line in out.splitlines()]
+    assert len(comparisons) >= 60
+    assert all(set(each) == {"name", "compared", "difference"} for each in comparisons)
+    assert {each["difference"] for each in comparisons} == {""}
+    assert f"{len(comparisons)} comparisons, 0 differences" in one_line(err)
+
+
+def test_verify_exits_with_1_at_a_difference(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Comparison("step in 8 rows", 7), Comparison("rope", 3, "2 rows differ")]
+    monkeypatch.setattr(verify_module, "verify", lambda step, cases: iter(found))
+    monkeypatch.setattr(cli, "_step_function", lambda *arguments, **named: None)
+    assert cli.main(["verify", str(folder)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "same   step in 8 rows (7)\nDIFFERS: 2 rows differ rope (3)\n"
+    assert "2 comparisons, 1 differences" in one_line(err)
+
+
+def test_a_context_the_model_does_not_have(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", str(folder), "--context", "513"]) == 1
+    message = "tensorfold: --context 513 is more than the model's 512"
+    assert one_line(capsys.readouterr().err) == message
+
+
+class Server(NamedTuple):
+    process: subprocess.Popen[str]
+    url: str
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """`tensorfold serve` on any free port."""
+    command = [sys.executable, "-m", "tensorfold.cli", "serve", str(folder), "--port", "0"]
+    command += ["--parallel", "3", "--context", "256", "--name", "tiny", "--alias", "small"]
+    environment = os.environ | {"TENSORFOLD_HOME": str(tmp_path_factory.mktemp("home"))}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "ready after" in line:
+            break
+    assert said and "ready after" in said[-1], "".join(said)
+    assert any("3 replies at once, 256 tokens each, 12 pages" in line for line in said)
+    try:
+        yield Server(process, said[-1].split()[0])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_serve_answers_openai_clients_and_stops(server: Server) -> None:
+    client = openai.OpenAI(base_url=server.url, api_key="any")
+    assert [model.id for model in client.models.list()] == ["tiny", "small"]
+
+    messages = [{"role": "user", "content": "Hello, world"}]
+    asked = {"model": "tiny", "messages": messages, "max_tokens": 20, "seed": 3, "temperature": 1.0}
+    whole = client.chat.completions.create(**asked)
+    assert whole.model == "tiny"
+    assert whole.usage.prompt_tokens > len("Hello, world")
+    assert 1 <= whole.usage.completion_tokens <= 20
+    events = list(
+        client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+    pieces = [choice.delta.content or "" for event in events for choice in event.choices]
+    assert "".join(pieces) == whole.choices[0].message.content
+    assert events[-1].usage.completion_tokens == whole.usage.completion_tokens
+    other = client.chat.completions.create(**asked | {"seed": 4})
+    assert other.choices[0].message.content != whole.choices[0].message.content
+
+    first, again = (
+        client.completions.create(
+            model="small", prompt=[1, 2, 3], max_tokens=200, extra_body={"ignore_eos": True}
+        )
+        for _ in range(2)
+    )
+    assert first.model == "small"
+    assert first.usage.completion_tokens == 200
+    assert first.choices[0].finish_reason == "length"
+    assert first.choices[0].text == again.choices[0].text
+    assert first.tensorfold["token_sha"] == again.tensorfold["token_sha"]
+
+    with pytest.raises(openai.BadRequestError) as error:
+        client.completions.create(model="tiny", prompt="x" * 300)
+    assert error.value.code == "context_length_exceeded"
+    assert "maximum context length is 256 tokens" in error.value.message
+
+    with urllib.request.urlopen(server.url.removesuffix("/v1") + "/health") as answer:
+        health = json.load(answer)
+    assert health["status"] == "ok"
+    assert health["max_batch_size"] == 3
+    assert health["live"]["connections"] == 0
+
+    client.close()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(30) == 0
