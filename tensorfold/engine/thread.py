@@ -1,6 +1,7 @@
 """The engine: one thread that owns the device, fed from any other."""
 
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from tensorfold.engine.seeds import derive_seed, salt_from_environment
 from tensorfold.engine.worker import Worker
 from tensorfold.runtime.compilation import CompileCounter
 from tensorfold.runtime.packed import pack_settings
+
+_log = logging.getLogger(__name__)
 
 
 class ThreadEngine:
@@ -78,12 +81,17 @@ class ThreadEngine:
                 actions = list(self._commands)
                 self._commands.clear()
                 closing = self._closing
-            for action in actions:
-                action()
-            if closing:
-                self._worker.end_all("cancelled")
-                return
-            self._worker.step()
+            try:
+                for action in actions:
+                    action()
+                if closing:
+                    self._worker.end_all("cancelled")
+                    return
+                self._worker.step()
+            except Exception as error:
+                # Not a step that failed, which the worker answers, but a fault of the engine's own.
+                _log.exception("the engine failed")
+                self._worker.end_all("error", f"the engine failed: {error}")
 
 
 def check(request: Request, limits: Limits) -> None:
