@@ -110,6 +110,7 @@ VARIANTS: dict[str, PretrainedConfig] = {
         head_dim=8,
         vocab_size=301,
     ),
+    "llama heads of 10": _llama(head_dim=10, num_key_value_heads=4),
     "llama wide heads": _llama(head_dim=40),
     "llama one kv head": _llama(num_key_value_heads=1),
     "llama biases": _llama(attention_bias=True, mlp_bias=True),

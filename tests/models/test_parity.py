@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from platforms import IMPLEMENTATIONS
 from tiny import VARIANTS, make_checkpoint, random_model, random_prompt
 
 from tensorfold.models.family import State
@@ -62,8 +63,19 @@ def random_chunks(rng: np.random.Generator, length: int) -> list[int]:
     return chunks
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_logits_are_those_of_transformers(variant: str) -> None:
+PLAIN = ("llama", "mistral window", "qwen3")
+"""Variants that the plain ops run too, where others are there."""
+
+CASES = [(variant, IMPLEMENTATIONS[-1]) for variant in VARIANTS]
+if len(IMPLEMENTATIONS) > 1:
+    CASES += [(variant, "xla") for variant in PLAIN]
+
+
+@pytest.mark.parametrize(("variant", "kernels"), CASES)
+def test_logits_are_those_of_transformers(
+    variant: str, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSORFOLD_KERNELS", kernels)
     rng = np.random.default_rng(1)
     reference = random_model(VARIANTS[variant])
     tokens = random_prompt(rng, LENGTH)
