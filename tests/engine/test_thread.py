@@ -145,6 +145,34 @@ def test_a_running_request_is_cancelled_at_the_next_step() -> None:
         assert engine.stats().cancelled == 1
 
 
+def test_a_fault_of_the_engine_ends_its_replies_and_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = HeldRunner(SHAPE)
+    with engine_on(runner) as engine:
+        waiters = [Waiter() for _ in range(5)]
+        for index, waiter in enumerate(waiters):
+            engine.submit(ask(f"{index}", max_tokens=50), waiter)
+        assert runner.stepping.wait(30)
+        with monkeypatch.context() as patch:
+            failed = threading.Event()
+
+            def plan(scheduler: Scheduler) -> None:
+                failed.set()
+                raise AssertionError("out of order")
+
+            patch.setattr(Scheduler, "plan", plan)
+            runner.go.set()
+            assert failed.wait(30)
+            for waiter in waiters:
+                assert waiter.wait().end.reason == "error"
+                assert waiter.end.error == "the engine failed: out of order"
+        again = Waiter()
+        engine.submit(ask("again"), again)
+        assert again.wait().tokens == solo(ask("again"))
+        assert engine.stats().pages_used == 0
+
+
 def test_the_thread_sleeps_while_there_is_nothing_to_do() -> None:
     with engine_on(ToyRunner(SHAPE)) as engine:
         waiter = Waiter()
