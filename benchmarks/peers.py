@@ -100,7 +100,7 @@ class Contest:
             started = time.perf_counter()
             process = EngineProcess(command)
             try:
-                row.about = process.receive()["about"]
+                process.receive()
             except RuntimeError as error:
                 row.error = str(error)
                 process.stop()
@@ -135,9 +135,10 @@ class Contest:
             process.stop()
 
     def warm_up(self) -> None:
-        """Something short for every engine, not counted."""
+        """Settings and something short for every engine, not counted."""
         for name, process in self._processes.items():
             try:
+                self.rows[name].about = process.ask({"do": "prepare"})["about"]
                 process.ask({"do": "generate", "prompt": self._prompt(32), "tokens": 8})
             except RuntimeError as error:
                 self.rows[name].error = str(error)

@@ -29,6 +29,10 @@ class Driver(ABC):
     about: str = ""
     """How the engine was set up: its version, its threads, its precision."""
 
+    def prepare(self) -> str:
+        """Try out settings once the model is loaded, outside the time to load; returns `about`."""
+        return self.about
+
     @abstractmethod
     def generate(self, prompt: list[int], tokens: int) -> Generated:
         """Read a prompt that shares nothing with earlier ones and write a reply."""
@@ -70,7 +74,7 @@ def run(make: "type[Driver]") -> None:
         traceback.print_exc()
         answer({"error": f"{type(error).__name__}: {error}"})
         return
-    answer({"about": driver.about})
+    answer({"loaded": True})
     for line in sys.stdin:
         try:
             answer(_obey(driver, json.loads(line)))
@@ -81,6 +85,8 @@ def run(make: "type[Driver]") -> None:
 
 def _obey(driver: Driver, order: dict[str, Any]) -> dict[str, Any]:
     kind = order.pop("do")
+    if kind == "prepare":
+        return {"about": driver.prepare()}
     if kind == "generate":
         return asdict(driver.generate(**order))
     if kind == "step":

@@ -37,9 +37,11 @@ class LlamaCpp(Driver):
         vocabulary = llama_cpp.llama_model_get_vocab(self._model)
         self._vocabulary = llama_cpp.llama_vocab_n_tokens(vocabulary)
         self._batch = llama_cpp.llama_batch_init(_BATCH, 0, 1)
+
+    def prepare(self) -> str:
         one, many = self._choose_threads()
         version = llama_cpp.__version__
-        self.about = f"llama-cpp-python {version}, threads: {one} to decode, {many} for prompts"
+        return f"llama-cpp-python {version}, threads: {one} to decode, {many} for prompts"
 
     def _choose_threads(self) -> tuple[int, int]:
         """The counts that are fastest in a short trial, for one token and for a batch."""

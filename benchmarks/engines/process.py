@@ -9,7 +9,7 @@ _STOP_SECONDS = 10
 
 
 class EngineProcess:
-    """A driver (see `driver`) behind pipes. Its first line says how the engine was set up."""
+    """A driver (see `driver`) behind pipes. Its first line says that the model is loaded."""
 
     def __init__(self, command: list[str]):
         self._noise = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as the process
