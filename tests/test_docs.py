@@ -51,7 +51,11 @@ def test_commands_and_flags_exist(capsys: pytest.CaptureFixture[str]) -> None:
     known = {name: command_flags(name, capsys) for name in COMMANDS}
     made = {"serve": known["serve"], "bench": benchmark_flags("serving")}
     made["peers"] = benchmark_flags("peers")
-    anywhere = set().union(*known.values(), *made.values())
+    modules = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    run = {name for piece in all_code() for name in re.findall(r"-m benchmarks\.(\w+)", piece)}
+    assert run <= modules
+    others = (benchmark_flags(name) for name in run)
+    anywhere = set().union(*known.values(), *made.values(), *others)
     for piece in all_code():
         for command, rest in re.findall(r"(?<![\w./-])tensorfold ([a-z]+)(.*)", piece):
             assert command in COMMANDS, piece
