@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from tensorfold import kernels_cpu
 from tensorfold.engine.interface import Event, Finished, Request, Sampling
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.worker import Worker
-from tensorfold.ops.implementation import implementation
+from tensorfold.ops.implementation import describe
 from tensorfold.runtime.packed import Span, pack_settings, pages_for
 from tensorfold.runtime.step import StepFunction
 
@@ -111,7 +110,7 @@ def measure(
     position = loads[0].prompt
     return Report(
         model=name,
-        kernels=kernels(),
+        kernels=describe(),
         ready_seconds=ready_seconds,
         prompt=loads[0].prompt,
         tokens=loads[0].tokens,
@@ -133,8 +132,7 @@ def run_load(step: StepFunction, load: Load, rng: np.random.Generator) -> Rates:
         load.streams * pages_for(load.context) > step.shape.pages
     ):
         raise ValueError(f"{load.streams} streams of {load.context} tokens do not fit in memory")
-    most = step.buckets[-1]
-    limits = RowLimits(alone=most, beside=min(most, RowLimits.beside), chunk=most)
+    limits = RowLimits.of_buckets(step.buckets)
     worker = Worker(step, Scheduler(step.shape, limits))
     firsts: list[float] = []
 
@@ -183,13 +181,6 @@ def step_seconds(
         step.run([Span(0, position, tokens, rows)], table, settings)
         seconds.append(time.perf_counter() - started)
     return median(seconds)
-
-
-def kernels() -> str:
-    """What computes the ops, as people read it."""
-    if implementation() == "cpu":
-        return f"CPU kernels ({kernels_cpu.level()})"
-    return "plain XLA ops"
 
 
 def peak_memory_bytes() -> int:

@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except (CheckpointError, ValueError, OSError, RuntimeError) as error:
-        _console.print(f"tensorfold: {error}", style="red", markup=False, highlight=False)
+        _console.print(
+            f"tensorfold: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
         return 1
     except KeyboardInterrupt:
         return 130
@@ -334,7 +336,8 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     limits = engine.limits
     _console.print(
         f"{service.name} on {device.platform}, {describe()}: {limits.lanes} replies at once, "
-        f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens"
+        f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens",
+        soft_wrap=True,
     )
     return engine, create_app(service)
 

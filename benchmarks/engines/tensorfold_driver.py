@@ -7,13 +7,14 @@ import numpy as np
 
 from benchmarks.engines.driver import Clock, Driver, Generated, run
 from tensorfold import __version__
-from tensorfold.benchmark import Load, kernels, run_load, step_seconds
+from tensorfold.benchmark import Load, run_load, step_seconds
 from tensorfold.checkpoints.hub import open_checkpoint
 from tensorfold.engine.interface import Event, NewTokens, Request, Sampling
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.start import open_step_function
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.worker import Worker
+from tensorfold.ops.implementation import describe
 from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.compilation import keep_compiled_programs
 
@@ -28,7 +29,7 @@ class TensorFold(Driver):
         checkpoint = open_checkpoint(Path(model))
         self._step = open_step_function(checkpoint, lanes=LANES, context=int(context))
         self._rng = np.random.default_rng()
-        self.about = f"TensorFold {__version__}, {kernels()}"
+        self.about = f"TensorFold {__version__}, {describe()}"
 
     def generate(self, prompt: list[int], tokens: int) -> Generated:
         worker = Worker(self._step, Scheduler(self._step.shape, RowLimits()))

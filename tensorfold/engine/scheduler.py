@@ -1,6 +1,7 @@
 """Which rows the next step runs: lanes, pages and the queue."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,12 @@ class RowLimits:
     alone: int = 256
     beside: int = 64
     chunk: int = 256
+
+    @classmethod
+    def of_buckets(cls, buckets: Sequence[int]) -> "RowLimits":
+        """The most that steps of these buckets can run."""
+        most = max(buckets)
+        return cls(alone=most, beside=min(most, cls.beside), chunk=most)
 
 
 class Scheduler:

@@ -50,6 +50,6 @@ def start_engine(step: StepFunction) -> ThreadEngine:
     most = step.buckets[-1]
     if step.shape.lanes >= most:
         raise RuntimeError(f"{step.shape.lanes} lanes do not fit a step of {most} rows")
-    limits = RowLimits(alone=most, beside=min(most, RowLimits.beside), chunk=most)
+    limits = RowLimits.of_buckets(step.buckets)
     capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes)
     return ThreadEngine(Worker(step, Scheduler(step.shape, limits)), capacity)
