@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.ready-dev
 PEERS := .venv-peers
+KERNELS := tensorfold/kernels_cpu/src
+INPUTS := pyproject.toml setup.py $(wildcard $(KERNELS)/*)
 ARGS ?=
 
 .PHONY: setup serve test bench peers lint format sanitize
@@ -15,11 +17,13 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 
-$(READY): pyproject.toml | $(BIN)/pip
+$(READY): $(INPUTS) | $(BIN)/pip
+	@echo "Installing TensorFold into $(VENV); the first time takes a few minutes"
 	$(BIN)/pip install --quiet --editable .
 	touch $@
 
-$(DEV_READY): pyproject.toml | $(BIN)/pip
+$(DEV_READY): $(INPUTS) | $(BIN)/pip
+	@echo "Installing TensorFold and its tests' needs into $(VENV); the first time takes a few minutes"
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@ $(READY)
 
@@ -54,7 +58,6 @@ format: $(DEV_READY)
 	$(BIN)/ruff format tensorfold tests benchmarks
 
 # The CPU kernels under the address, undefined-behaviour and thread sanitizers.
-KERNELS := tensorfold/kernels_cpu/src
 sanitize:
 	mkdir -p build
 	for kind in address,undefined thread; do \
