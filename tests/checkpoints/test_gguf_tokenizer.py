@@ -171,7 +171,8 @@ def test_sentence_piece_ids_are_its_own(prefix: bool, text: str) -> None:
     # The library drops NUL, reads the space mark as a space, and does not prefix what follows a
     # user-defined piece, as llama.cpp does.
     assume("\0" not in text and "▁" not in text)
-    assume(not prefix or not any(each in text for each in ("  ", "\n\n", "<table>")))
+    # Nor does it join the prefix with a first space into the user-defined piece of two.
+    assume(not prefix or not any(each in " " + text for each in ("  ", "\n\n", "<table>")))
     assert ours.encode(text) == own.encode(text)
 
 
