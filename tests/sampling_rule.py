@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,8 @@ class Rule:
     seed: int = 0
 
 
-def threefry(key: Sequence[int], counter: Sequence[int]) -> tuple[int, int]:
-    """Threefry-2x32-20 in Python integers, after the paper's own description."""
+def threefry(key: Sequence[int], counter: Sequence[Any]) -> tuple[Any, Any]:
+    """Threefry-2x32-20 in Python integers, or arrays of 64 bits, after the paper's description."""
     keys = [key[0], key[1], key[0] ^ key[1] ^ 0x1BD11BDA]
     x = [(counter[0] + keys[0]) & MASK, (counter[1] + keys[1]) & MASK]
     for turn in range(20):
@@ -38,7 +39,7 @@ def threefry(key: Sequence[int], counter: Sequence[int]) -> tuple[int, int]:
 def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     """The noise of each token: 23 bits of the generator's first word, put between 0 and 1."""
     key = seed & MASK, seed >> 32 & MASK
-    words = np.array([threefry(key, (position, int(token)))[0] for token in ids])
+    words, _ = threefry(key, (position, ids.astype(np.uint64)))
     uniform = ((words >> 9) + 0.5) / 2.0**23
     return -np.log(-np.log(uniform))
 

@@ -117,12 +117,10 @@ def test_draw() -> None:
         return sample.draw(logits, settings, kind, jnp.asarray(len(logits), jnp.int32))
 
     # A step draws ROW_TILE rows at a time, or all that it has if they are fewer.
-    assert_invariant(draw, 3 * normal(256, 300), (1, 4, 8))
+    assert_invariant(draw, 3 * normal(256, 300), (1, 8))
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "window"), [(6, 2, 24, None), (9, 3, 8, 30)]
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(6, 2, 24, 100)])
 def test_attention(
     heads: int, kv_heads: int, head_dim: int, window: int | None, row_counts: tuple[int, ...]
 ) -> None:

@@ -39,7 +39,7 @@ def blocks(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, int]]]:
     return rows, runs
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(blocks())
 def test_tiles_cut_each_run_in_order(block: tuple[int, list[tuple[int, int, int]]]) -> None:
     size, runs = block
