@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from tensorfold import __version__
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError
@@ -40,8 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except (CheckpointError, ValueError, OSError, RuntimeError) as error:
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror and error.filename is None:
+            text = error.strerror  # without its number
         _console.print(
-            f"tensorfold: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+            f"tensorfold: {text}", style="red", markup=False, highlight=False, soft_wrap=True
         )
         return 1
     except KeyboardInterrupt:
@@ -133,7 +144,7 @@ class _Options:
     def server(self) -> None:
         group = self.parser.add_argument_group("server")
         group.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
-        group.add_argument("--port", type=int, default=8080, help="port (default 8080; 0: any)")
+        group.add_argument("--port", type=_port, default=8080, help="port (default 8080; 0: any)")
         group.add_argument("--name", help="the model's id (default: its file's or folder's name)")
         group.add_argument(
             "--alias", action="append", default=[], metavar="NAME", help="one more id (repeat)"
@@ -161,28 +172,46 @@ def _positive(text: str) -> int:
     return value
 
 
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 65535")
+    return value
+
+
 def _positives(text: str) -> tuple[int, ...]:
     return tuple(_positive(part) for part in text.split(","))
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from tensorfold.serving.server import serve
+    from tensorfold.serving.server import GRACE_SECONDS, check_address, serve
 
     started = time.perf_counter()
-    checkpoint = _open(options.model)
-    engine, app = _start(checkpoint, options)
+    check_address(options.host, options.port)  # Better now than after loading a model.
+    engine, app = _start(_open(options.model), options)
 
     def ready(url: str) -> None:
-        seconds = time.perf_counter() - started
-        _console.print(f"[bold]{url}/v1[/]  ready after {seconds:.1f} s; Ctrl-C stops")
+        _say(f"{url}/v1 is ready after {time.perf_counter() - started:.1f} s; Ctrl-C stops")
+
+    def stopping() -> None:
+        replies = engine.stats().running + engine.stats().waiting
+        if replies:
+            _say(
+                f"stopping: replies still running: {replies}, with {GRACE_SECONDS:.0f} s to finish; "
+                "Ctrl-C again ends them"
+            )
 
     if options.host not in ("127.0.0.1", "::1", "localhost"):
-        _console.print(f"warning: anyone who reaches {options.host} can use this server")
+        _say(f"warning: anyone who reaches {options.host} can use this server")
     try:
-        serve(app, options.host, options.port, ready=ready)
+        serve(app, options.host, options.port, ready=ready, stopping=stopping)
     finally:
         engine.close()
     return 0
+
+
+def _say(line: str) -> None:
+    _console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _pull(options: argparse.Namespace) -> int:
@@ -198,8 +227,9 @@ def _chat(options: argparse.Namespace) -> int:
     from tensorfold.serving.server import serve_in_background
     from tensorfold.serving.terminal import chat
 
-    if options.model and options.model.startswith(("http://", "https://")):
-        return chat(options.model, system=options.system, api_key=options.api_key)
+    if options.model and re.match(r"https?://|[\w.-]+:\d+$", options.model):
+        url = options.model if "://" in options.model else f"http://{options.model}"
+        return chat(url, system=options.system, api_key=options.api_key)
     for name in ("name", "chat_template", "temperature", "top_p", "top_k", "min_p"):
         setattr(options, name, None)
     options.alias, options.max_tokens = [], 4096
@@ -334,26 +364,38 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         device=device.device_kind,
     )
     limits = engine.limits
-    _console.print(
+    _say(
         f"{service.name} on {device.platform}, {describe()}: {limits.lanes} replies at once, "
-        f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens",
-        soft_wrap=True,
+        f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens"
     )
     return engine, create_app(service)
 
 
+_TASKS = {"load": "loading the weights", "compile": "compiling; a first start takes a minute"}
+
+
 @contextmanager
 def _progress() -> Iterator[Callable[[ProgressEvent], None]]:
-    """Show progress events as bars that vanish when done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=_console, transient=True) as bars:
+    """Show progress events: as bars that vanish on a terminal, else a line for each task."""
+    if not _console.is_terminal:
+        begun: set[str] = set()
+
+        def say(event: ProgressEvent) -> None:
+            if event.task not in begun:
+                begun.add(event.task)
+                _say(_TASKS.get(event.task, event.task))
+
+        yield say
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=_console, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
         def show(event: ProgressEvent) -> None:
             if event.task not in tasks:
-                tasks[event.task] = bars.add_task(event.task, total=None)
-            total = event.total or None
-            bars.update(tasks[event.task], completed=event.done, total=total)
+                title = _TASKS.get(event.task, event.task)
+                tasks[event.task] = bars.add_task(title, total=None)
+            bars.update(tasks[event.task], completed=event.done, total=event.total or None)
 
         yield show
 

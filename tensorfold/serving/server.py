@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import signal
 import socket
 import threading
@@ -33,22 +34,34 @@ def serve(
     *,
     grace_seconds: float = GRACE_SECONDS,
     ready: Callable[[str], None] | None = None,
+    stopping: Callable[[], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then let replies finish for `grace_seconds`.
+    """Serve until SIGINT or SIGTERM, then let replies finish for `grace_seconds`, or until the
+    signal comes again.
 
-    `ready` is called with the server's address once it accepts connections; port 0 takes a free
-    one. Raises OSError when the address can't be had. Must run in the main thread.
+    `ready` is called with the server's address once it accepts connections (port 0 takes a free
+    one), `stopping` at the first signal. Raises OSError when the address can't be had. Must run in
+    the main thread.
     """
     listener = _listen(host, port)
 
     async def run() -> None:
-        stop = asyncio.Event()
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def on_signal() -> None:
+            if stop.is_set():
+                hurry.set()
+                return
+            stop.set()
+            if stopping is not None:
+                stopping()
+
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(name, stop.set)
+            loop.add_signal_handler(name, on_signal)
         if ready is not None:
             ready(_address(listener))
-        await _run(app, listener, stop, grace_seconds)
+        await _run(app, listener, stop, hurry, grace_seconds)
 
     asyncio.run(run())
 
@@ -65,7 +78,7 @@ def serve_in_background(
 
     def run() -> None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(_run(app, listener, stop, grace_seconds))
+            runner.run(_run(app, listener, stop, asyncio.Event(), grace_seconds))
 
     thread = threading.Thread(target=run, name="tensorfold-http", daemon=True)
     thread.start()
@@ -76,9 +89,20 @@ def serve_in_background(
         thread.join()
 
 
+def check_address(host: str, port: int) -> None:
+    """Raise OSError if `serve` could not have this address now."""
+    _listen(host, port).close()
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise OSError(error.errno, f"can't listen on {host} port {port}: {error}") from None
+        advice = f"try --port {port % 65535 + 1}, or --port 0 for any"
+        raise OSError(error.errno, f"port {port} on {host} is in use: {advice}") from None
     # Accepted connections inherit it: events of a stream must not wait for each other.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
@@ -90,7 +114,11 @@ def _address(listener: socket.socket) -> str:
 
 
 async def _run(
-    app: App, listener: socket.socket, stop: asyncio.Event, grace_seconds: float
+    app: App,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+    grace_seconds: float,
 ) -> None:
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]
@@ -106,7 +134,11 @@ async def _run(
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    await asyncio.wait({serving}, timeout=grace_seconds)
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait(
+        {serving, hurried}, timeout=grace_seconds, return_when=asyncio.FIRST_COMPLETED
+    )
+    hurried.cancel()
     if not serving.done():
         app.end_replies()
         await asyncio.wait({serving}, timeout=_LAST_SECONDS)
