@@ -197,8 +197,8 @@ def _serve(options: argparse.Namespace) -> int:
         replies = engine.stats().running + engine.stats().waiting
         if replies:
             _say(
-                f"stopping: replies still running: {replies}, with {GRACE_SECONDS:.0f} s to finish; "
-                "Ctrl-C again ends them"
+                f"stopping: replies still running: {replies}, "
+                f"with {GRACE_SECONDS:.0f} s to finish; Ctrl-C again ends them"
             )
 
     if options.host not in ("127.0.0.1", "::1", "localhost"):

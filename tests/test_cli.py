@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import signal
 import subprocess
 import sys
@@ -172,9 +173,26 @@ def test_verify_exits_with_1_at_a_difference(
 def test_a_context_the_model_does_not_have(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["serve", str(folder), "--context", "513"]) == 1
+    assert cli.main(["serve", str(folder), "--context", "513", "--port", "0"]) == 1
     message = "tensorfold: --context 513 is more than the model's 512"
-    assert one_line(capsys.readouterr().err) == message
+    assert capsys.readouterr().err.splitlines()[-1] == message
+
+
+def test_a_port_in_use_is_said_before_anything_is_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert cli.main(["serve", "no-such-model", "--port", str(port)]) == 1
+    message = f"tensorfold: port {port} on 127.0.0.1 is in use: try --port"
+    assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "http"])
+def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--port", port])
+    assert "argument --port" in capsys.readouterr().err
 
 
 class Server(NamedTuple):

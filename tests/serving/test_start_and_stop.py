@@ -81,6 +81,22 @@ def test_a_stop_ends_replies_that_take_too_long(start):
     assert time.monotonic() - stopped < 3
 
 
+def test_a_second_signal_does_not_wait(start):
+    process, url = start(1, 30)
+    connection = open_request(url, CHAT, question(CHAT) | {"stream": True})
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None, "the reply may finish"
+    stopped = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    events = read_events(unchunked(read_all(connection)[2]))
+    assert events[-1]["error"]["message"] == "the server stopped the reply"
+    output, _ = process.communicate(timeout=10)
+    assert (output, process.returncode) == ("back ['cancelled']\n", 0)
+    assert time.monotonic() - stopped < 3
+
+
 def test_idle_connections_do_not_delay_a_stop():
     with serve_in_background(create_app(make_service(ScriptedEngine()))) as server:
         host, port = server.url.removeprefix("http://").split(":")
