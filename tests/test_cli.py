@@ -2,8 +2,8 @@
 
 import json
 import os
-import socket
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
