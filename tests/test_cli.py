@@ -104,7 +104,7 @@ def test_a_model_that_is_not_there(
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert cli.main([command, name]) == 1
-    assert one_line(capsys.readouterr().err).endswith(message)
+    assert one_line(capsys.readouterr().err) == message
 
 
 def test_a_file_that_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

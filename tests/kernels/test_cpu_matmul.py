@@ -53,7 +53,7 @@ def reference(x: np.ndarray, weight: np.ndarray, **around: object) -> np.ndarray
         gate, up = np.split(x, 2, axis=1)
         x = gate / (1 + np.exp(-gate)) * up
     if around.get("norm"):
-        scale, epsilon = around["norm"]  # type: ignore[misc]
+        scale, epsilon = around["norm"]
         x = x / np.sqrt((x**2).mean(axis=1, keepdims=True) + epsilon) * scale
     y = x @ weight.T
     for part in ("bias", "residual"):
@@ -120,13 +120,13 @@ def test_random_shapes_with_all_around(
     before = library.level()
     assert library.set_level(use)
     packed = pack(weight)
-    got = np.asarray(matmul(jnp.asarray(x), packed, **around))  # type: ignore[arg-type]
+    got = np.asarray(matmul(jnp.asarray(x), packed, **around))
     alone = []
     for row in range(rows):
         one = dict(around)
         if "residual" in parts:
-            one["residual"] = around["residual"][row : row + 1]  # type: ignore[index]
-        alone.append(np.asarray(matmul(jnp.asarray(x[row : row + 1]), packed, **one)))  # type: ignore[arg-type]
+            one["residual"] = around["residual"][row : row + 1]
+        alone.append(np.asarray(matmul(jnp.asarray(x[row : row + 1]), packed, **one)))
     library.set_level(before)
     wanted = reference(x, as_float64(weight), **around)
     scale = 4.0 if parts & {"norm", "gated"} else 1.0
