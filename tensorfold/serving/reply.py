@@ -70,7 +70,7 @@ class Reply:
                     yield piece
                 self._end = self._ended(event, tokens)
                 piece = self._text.finish()
-            else:
+            elif isinstance(event, NewTokens):
                 piece += self._read(event, tokens)
             stopped = self._text.stop_string is not None
             # A client that reads slowly gets what has gathered meanwhile in one piece.
@@ -111,7 +111,7 @@ class Reply:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
-    async def _next_event(self) -> NewTokens | Finished:
+    async def _next_event(self) -> Event:
         event = await self._events.get()
         if isinstance(event, Finished):
             self._finished = True
