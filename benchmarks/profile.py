@@ -164,7 +164,8 @@ def main() -> None:
     lines = []
     for rows in map(int, options.rows.split(",")):
         lines += matmul_lines(gauge, model.leaves, rows)
-        for layer, calls in Counter(model.spec.state).items():
+        attending = [layer for layer in model.spec.state if isinstance(layer, PagedKV)]
+        for layer, calls in Counter(attending).items():
             lines.append(attention_line(gauge, layer, calls, rows, max(options.depth, rows)))
     if options.json:
         print(json.dumps({"machine": machine.describe(), "ops": [asdict(line) for line in lines]}))

@@ -284,14 +284,16 @@ def _info(options: argparse.Namespace) -> int:
 
     import jax
 
+    from tensorfold.models.family import state_bytes
     from tensorfold.models.registry import find
     from tensorfold.ops.implementation import describe
+    from tensorfold.ops.rows import PAGE
 
     checkpoint = _open(options.model)
     spec = find(checkpoint.config)
     formats = Counter(info.format for info in checkpoint.tensors.values())
     parameters = sum(math.prod(info.shape) for info in checkpoint.tensors.values())
-    token_bytes = sum(2 * 4 * layer.kv_heads * layer.head_dim for layer in spec.state)
+    page_bytes, lane_bytes = state_bytes(spec.state)
     rows = {
         "name": checkpoint.name,
         "architecture": ", ".join(checkpoint.config.get("architectures", ())),
@@ -300,7 +302,7 @@ def _info(options: argparse.Namespace) -> int:
         "tensors": ", ".join(f"{count} {name}" for name, count in formats.most_common()),
         "vocabulary": f"{spec.vocab_size:,}",
         "context": f"{spec.context:,} tokens",
-        "state": f"{token_bytes:,} bytes a token",
+        "state": f"{page_bytes // PAGE:,} bytes a token, {lane_bytes:,} a lane",
         "chat template": "yes" if checkpoint.chat_template else "no",
         "runs on": f"{jax.default_backend()}, {describe()}",
     }

@@ -135,7 +135,7 @@ def test_info_on_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert rows["name"] == "tiny-llama"
     assert rows["layers"] == "1"
     assert rows["context"] == "512 tokens"
-    assert rows["state"] == f"{2 * 4 * 2 * 16} bytes a token"
+    assert rows["state"] == f"{2 * 4 * 2 * 16} bytes a token, 0 a lane"
     assert rows["chat template"] == "yes"
 
 

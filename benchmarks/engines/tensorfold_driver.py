@@ -14,8 +14,8 @@ from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.start import open_step_function
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.worker import Worker
+from tensorfold.models.family import state_bytes
 from tensorfold.ops.implementation import describe
-from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.compilation import keep_compiled_programs
 
 LANES = 8
@@ -53,9 +53,9 @@ class TensorFold(Driver):
         return run_load(self._step, Load(count, prompt, tokens), self._rng).decode_tokens_per_second
 
     def sizes(self) -> dict[str, int]:
-        layers = self._step.model.spec.state
-        page = sum(2 * 4 * PAGE * layer.kv_heads * layer.head_dim for layer in layers)
-        return {"state": page * self._step.shape.pages}
+        shape = self._step.shape
+        page, lane = state_bytes(self._step.model.spec.state)
+        return {"state": page * shape.pages + lane * shape.lanes}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What a model family is to the rest of the system."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -7,10 +8,12 @@ from typing import Any, Protocol
 from jax import Array
 from jaxtyping import Float
 
-from tensorfold.ops.rows import Rows
+from tensorfold.ops.rows import PAGE, Rows
 
 State = tuple[Any, ...]
-"""One pytree of device arrays a layer."""
+"""One tuple of device arrays a layer, as its `LayerState` says."""
+
+_FLOAT_BYTES = 4
 
 
 class Model(Protocol):
@@ -42,6 +45,64 @@ class PagedKV:
     heads: int
     window: int | None = None
 
+    def shapes(self, lanes: int, pages: int) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the arrays, float32."""
+        return (
+            (pages, self.kv_heads, self.head_dim, PAGE),
+            (pages, self.kv_heads, PAGE, self.head_dim),
+        )
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """State of a linear-attention layer, by lane: what its last two chunks of 64 positions need.
+
+    Chunk c is at index c % 2. Of a chunk's rows: the inputs of the convolution [lanes, 2, 64,
+    channels], k [lanes, 2, key_heads, 64, key_dim], u [lanes, 2, heads, 64, value_dim] and the
+    summed log-decays [lanes, 2, heads, 64, decays] (`decays` is 1, or key_dim if every channel has
+    its own). Of its start: S [lanes, 2, heads, key_dim, value_dim]. See ops/linear_attention.py.
+    """
+
+    channels: int
+    key_heads: int
+    key_dim: int
+    heads: int
+    value_dim: int
+    decays: int = 1
+
+    def shapes(self, lanes: int, pages: int) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the arrays, float32."""
+        chunks = lanes, 2
+        return (
+            (*chunks, PAGE, self.channels),
+            (*chunks, self.key_heads, PAGE, self.key_dim),
+            (*chunks, self.heads, PAGE, self.value_dim),
+            (*chunks, self.heads, PAGE, self.decays),
+            (*chunks, self.heads, self.key_dim, self.value_dim),
+        )
+
+
+@dataclass(frozen=True)
+class Stateless:
+    """A layer that keeps nothing."""
+
+    def shapes(self, lanes: int, pages: int) -> tuple[tuple[int, ...], ...]:
+        """No arrays."""
+        return ()
+
+
+LayerState = PagedKV | Recurrent | Stateless
+
+
+def state_bytes(layers: tuple[LayerState, ...]) -> tuple[int, int]:
+    """(bytes a page, bytes a lane) of a state."""
+
+    def total(lanes: int, pages: int) -> int:
+        shapes = (shape for layer in layers for shape in layer.shapes(lanes, pages))
+        return _FLOAT_BYTES * sum(math.prod(shape) for shape in shapes)
+
+    return total(0, 1), total(1, 0)
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -55,10 +116,16 @@ class Spec:
 
     build: Callable[[], Any]
     leaves: Mapping[str, Leaf]
-    state: tuple[PagedKV, ...]
+    state: tuple[LayerState, ...]
     vocab_size: int
     context: int
     ignored: Callable[[str], bool] = lambda name: False
+
+    @property
+    def paged(self) -> bool:
+        """Whether pages are all that a sequence needs to go on. If not, a lane holds state of its
+        own, and a reply must begin at position 0 of its lane: no shared or kept prefixes."""
+        return state_bytes(self.state)[1] == 0
 
 
 @dataclass(frozen=True)

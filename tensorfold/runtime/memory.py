@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tensorfold.models.family import PagedKV
+from tensorfold.models.family import LayerState, state_bytes
 from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.step import StateShape
 
@@ -11,7 +11,7 @@ _GIB = 2**30
 
 
 def fit_state(
-    layers: tuple[PagedKV, ...],
+    layers: tuple[LayerState, ...],
     *,
     model_context: int,
     lanes: int,
@@ -23,12 +23,18 @@ def fit_state(
     The pool holds every lane at its longest if that takes at most half of what is free, else as
     much as half holds, one lane at the least. `context` None takes the model's, cut to what one
     lane can have. Raises ValueError, naming the figures and the flag, for a `context` that does not
-    fit or that the model was not made for.
+    fit or that the model was not made for, and for more lanes than their own state leaves room for.
     """
     if context is not None and context > model_context:
         raise ValueError(f"--context {context} is more than the model's {model_context}")
-    page_bytes = sum(2 * 4 * PAGE * layer.kv_heads * layer.head_dim for layer in layers)
+    page_bytes, lane_bytes = state_bytes(layers)
     free = free_bytes() if free is None else free
+    if lanes * lane_bytes > free:
+        raise ValueError(
+            f"{lanes} lanes need {lanes * lane_bytes / _GIB:.2f} GiB for their recurrent state and "
+            f"{free / _GIB:.2f} GiB are free: use --parallel {free // lane_bytes} or less"
+        )
+    free -= lanes * lane_bytes
     most = free // page_bytes
     wanted = -(-(context or model_context) // PAGE)
     if wanted > most:

@@ -71,8 +71,13 @@ def probe_ops(step: StepFunction, seed: int = 0) -> Iterator[OpCheck]:
         # Weights are arguments, as in a step: XLA compiles another product for constant ones.
         compiled = partial(jax.jit(function), *weights)
         yield from _probe_rows(name, compiled, columns, step.buckets, rng)
-    for layer in dict.fromkeys(step.model.spec.state):
+    for layer in _attention_layers(step):
         yield from _probe_attention(layer, step.buckets, rng)
+
+
+def _attention_layers(step: StepFunction) -> list[PagedKV]:
+    """The kinds of attention layer there are, each once."""
+    return [each for each in dict.fromkeys(step.model.spec.state) if isinstance(each, PagedKV)]
 
 
 def _row_ops(
@@ -91,7 +96,7 @@ def _row_ops(
             (weight,),
             shape,
         )
-    for kv in dict.fromkeys(step.model.spec.state):
+    for kv in _attention_layers(step):
         rotation = rope.make_rope(kv.head_dim, 10000.0)
 
         def rotate(x: Array, rotation: rope.Rope = rotation) -> Array:

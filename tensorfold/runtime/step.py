@@ -128,13 +128,10 @@ class StepFunction:
 
 
 def make_state(model: LoadedModel, shape: StateShape) -> State:
-    """A pair of page arrays a layer. No place is read before it is written."""
+    """The arrays of every layer. No place is read before it is written."""
     return tuple(
-        (
-            empty((shape.pages, kv.kv_heads, kv.head_dim, PAGE)),
-            empty((shape.pages, kv.kv_heads, PAGE, kv.head_dim)),
-        )
-        for kv in model.spec.state
+        tuple(empty(each) for each in layer.shapes(shape.lanes, shape.pages))
+        for layer in model.spec.state
     )
 
 

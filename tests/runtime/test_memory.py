@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorfold.models.family import PagedKV
+from tensorfold.models.family import PagedKV, Recurrent, Stateless
 from tensorfold.runtime import memory
 from tensorfold.runtime.memory import fit_state, free_bytes
 from tensorfold.runtime.step import StateShape
@@ -52,6 +52,22 @@ def test_a_context_that_does_not_fit_is_refused_with_the_figures() -> None:
 def test_a_context_beyond_the_models_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^--context 4097 is more than the model's 4096$"):
         fit_state(LAYERS, model_context=4096, lanes=2, context=4097, free=GIB)
+
+
+RECURRENT = Recurrent(channels=32, key_heads=1, key_dim=16, heads=2, value_dim=8)
+LANE_BYTES = 2 * 4 * (64 * (32 + 16 + 2 * 8 + 2) + 2 * 16 * 8)
+
+
+def test_what_lanes_keep_is_taken_first() -> None:
+    layers = (*LAYERS, RECURRENT, Stateless())
+    free = 3 * LANE_BYTES + 22 * PAGE_BYTES
+    shape = fit_state(layers, model_context=200, lanes=3, free=free)
+    assert shape == StateShape(lanes=3, context=200, pages=11)
+
+
+def test_more_lanes_than_their_state_leaves_room_for_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"5 lanes need .* GiB .*: use --parallel 4 or less"):
+        fit_state((*LAYERS, RECURRENT), model_context=200, lanes=5, free=5 * LANE_BYTES - 1)
 
 
 def test_no_memory_at_all_is_an_error() -> None:
