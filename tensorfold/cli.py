@@ -333,6 +333,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
 
     from tensorfold.chat.prompt import ChatEncoder
     from tensorfold.chat.template import ChatTemplate, read_template_file
+    from tensorfold.engine.seeds import salt_from_environment
     from tensorfold.engine.start import start_engine
     from tensorfold.ops.implementation import describe
     from tensorfold.serving.app import create_app
@@ -364,6 +365,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         ),
         backend=device.platform,
         device=device.device_kind,
+        seed_salt=salt_from_environment(),
     )
     limits = engine.limits
     _say(

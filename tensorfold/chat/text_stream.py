@@ -6,8 +6,10 @@ character the longest: that depends on the text alone, never on how it is cut in
 """
 
 import codecs
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 
+from tensorfold.chat.pieces import Piece, Token
 from tensorfold.checkpoints.interface import Tokenizer
 
 
@@ -67,7 +69,10 @@ class StopFilter:
 
 
 class ReplyText:
-    """The text of one reply, a token at a time."""
+    """The text of one reply, a token at a time, in pieces that begin where a token's text does.
+
+    Stop strings are looked for in the text after the first `min_tokens` tokens.
+    """
 
     def __init__(
         self,
@@ -75,23 +80,65 @@ class ReplyText:
         *,
         end_ids: frozenset[int] = frozenset(),
         stops: Sequence[str] = (),
+        min_tokens: int = 0,
     ) -> None:
         self._tokenizer = tokenizer
         self._end_ids = end_ids
+        self._unchecked = min_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._incomplete: tuple[Token, ...] = ()
+        """Tokens whose last character has begun and not ended."""
         self._filter = StopFilter(stops)
+        self._held: deque[Piece] = deque()
+        self._free = 0
+        """How many characters of the held pieces can't be part of a stop string."""
 
     @property
     def stop_string(self) -> str | None:
         """The stop string that ended the text; the token pushed last completed it."""
         return self._filter.found
 
-    def push(self, token: int) -> str:
-        """The text that `token` releases; the token that ends the reply adds none."""
-        if token in self._end_ids:
-            return ""
-        return self._filter.push(self._decoder.decode(self._tokenizer.token_bytes(token)))
+    def push(self, token: Token) -> list[Piece]:
+        """The pieces that `token` releases; the token that ends the reply adds no text."""
+        for piece in self._decode(token):
+            self._held.append(piece)
+            checked = self._unchecked <= 0
+            self._free += len(self._filter.push(piece.text) if checked else piece.text)
+        self._unchecked -= 1
+        return self._release()
 
-    def finish(self) -> str:
+    def finish(self) -> list[Piece]:
         """The rest of the text; an incomplete character at its end is dropped."""
-        return self._filter.finish()
+        self._free += len(self._filter.finish())
+        if self._incomplete:
+            self._held.append(Piece("", self._incomplete))
+            self._incomplete = ()
+        return self._release()
+
+    def _decode(self, token: Token) -> Iterator[Piece]:
+        data = b"" if token.id in self._end_ids else self._tokenizer.token_bytes(token.id)
+        if self._incomplete and data and not 0x80 <= data[0] < 0xC0:
+            # The character before is broken off, and this token's text begins a piece.
+            yield Piece(self._decoder.decode(b"", final=True), self._incomplete)
+            self._incomplete = ()
+        text = self._decoder.decode(data)
+        if not self._decoder.getstate()[0]:
+            yield Piece(text, (*self._incomplete, token))
+            self._incomplete = ()
+        elif text:
+            yield Piece(text, self._incomplete)
+            self._incomplete = (token,)
+        else:
+            self._incomplete += (token,)
+
+    def _release(self) -> list[Piece]:
+        pieces = []
+        while self._held and len(self._held[0].text) <= self._free:
+            piece = self._held.popleft()
+            self._free -= len(piece.text)
+            pieces.append(piece)
+        if self.stop_string is not None and self._held:
+            text = "".join(piece.text for piece in self._held)[: self._free]
+            pieces.append(Piece(text, tuple(t for piece in self._held for t in piece.tokens)))
+            self._held.clear()
+        return pieces

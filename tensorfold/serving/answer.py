@@ -3,15 +3,17 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from quart import Response, request
 
+from tensorfold.chat.pieces import CallPiece, Part, Piece, Token
+from tensorfold.engine.interface import TokenLogprobs
 from tensorfold.serving.errors import ApiError, server_error
-from tensorfold.serving.generation import ReplyOptions, plan_request
-from tensorfold.serving.reply import Reply
+from tensorfold.serving.generation import Prompt, ReplyOptions, plan_replies
+from tensorfold.serving.reply import Asked, Replies, ReplyEnd, Update
 from tensorfold.serving.report import runtime, usage
 from tensorfold.serving.service import Service
 from tensorfold.serving.sse import DONE, event, json_response, stream_response
@@ -22,13 +24,60 @@ CONNECTION = "tensorfold.connection"
 _log = logging.getLogger(__name__)
 
 
+@dataclass
+class Said:
+    """A whole reply, as far as it has come."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[CallPiece] = field(default_factory=list)
+    """A piece a call, with all of its arguments."""
+    tokens: list[Token] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    end: ReplyEnd | None = None
+
+    def add(self, update: Update) -> None:
+        """Take what is new."""
+        for part in update.parts:
+            self.tokens += part.tokens
+            if isinstance(part, CallPiece):
+                self._add_call(part)
+            elif part.kind == "reasoning":
+                self.reasoning += part.text
+            else:
+                self.content += part.text
+        self.prompt_logprobs = update.prompt_logprobs or self.prompt_logprobs
+        self.end = update.end
+
+    def _add_call(self, part: CallPiece) -> None:
+        if part.index == len(self.calls):
+            self.calls.append(CallPiece(part.index, part.arguments, part.id, part.name))
+        else:
+            call = self.calls[part.index]
+            arguments = call.arguments + part.arguments
+            self.calls[part.index] = CallPiece(call.index, arguments, call.id, call.name)
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the reply ended, once it has."""
+        if self.end is None:
+            raise RuntimeError("the reply has not ended")
+        return self.end.finish_reason
+
+
 @dataclass(frozen=True)
 class Shape(ABC):
-    """How one API writes a reply. Every object of a reply carries the same id, time and model."""
+    """How one API writes a request's choices; everything carries the same id, time and model.
+
+    A choice is a JSON object. A stream has one choice a chunk.
+    """
 
     id: str
     model: str
     created: int
+
+    object: str
+    chunk_object: str
 
     def envelope(self, object_name: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """The fields around a reply's or chunk's choices."""
@@ -41,68 +90,99 @@ class Shape(ABC):
         }
 
     @abstractmethod
-    def opening(self) -> dict[str, Any] | None:
-        """The chunk sent before any text, if the API has one."""
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice sent before any text, if the API has one."""
 
     @abstractmethod
-    def chunk(self, text: str, finish_reason: str | None) -> dict[str, Any]:
-        """A chunk of text, or the last one, which has a finish reason and no text."""
+    def delta(self, index: int, part: Part) -> dict[str, Any]:
+        """The choice that adds a part with text."""
 
     @abstractmethod
-    def usage_chunk(self) -> dict[str, Any]:
-        """The chunk without choices that carries the usage."""
+    def last(self, index: int, tokens: Sequence[Token], finish_reason: str) -> dict[str, Any]:
+        """The choice that ends a reply, with the tokens that came after all text."""
 
     @abstractmethod
-    def whole(self, text: str, finish_reason: str) -> dict[str, Any]:
-        """The reply in one piece."""
+    def whole(self, index: int, said: Said) -> dict[str, Any]:
+        """A choice in one piece."""
 
 
 async def answer(
     service: Service,
     options: ReplyOptions,
-    prompt: list[int],
+    prompts: Sequence[Prompt],
     shape: Shape,
     *,
     param: str,
     arrived: float,
 ) -> Response:
-    """Run one reply and send it, streamed or whole. Raises `ApiError` before anything is sent."""
-    planned = plan_request(service, options, prompt, reply_id=shape.id, param=param)
-    reply = Reply(service, planned, options.stops)
-    reply.start(arrived)
-    request.scope["state"][CONNECTION].add(reply)
+    """Run a request's replies and send them. Raises `ApiError` before anything is sent."""
+    asked = plan_replies(service, options, prompts, reply_id=shape.id, param=param)
+    replies = Replies(service, asked)
+    replies.start(arrived)
+    request.scope["state"][CONNECTION].add(replies)
     headers = {"x-request-id": shape.id}
     if options.stream:
-        return stream_response(_events(reply, shape, options.include_usage), headers)
-    text = "".join([piece async for piece in reply.pieces()])
-    body = shape.whole(text, reply.end.finish_reason)
-    body["usage"] = usage(planned, reply.end)
-    body["tensorfold"] = runtime(planned, reply.end)
+        return stream_response(_events(replies, asked, options, shape), headers)
+    said = [Said() for _ in asked]
+    async for update in replies.updates():
+        said[update.index].add(update)
+    choices = [shape.whole(index, one) for index, one in enumerate(said)]
+    ends = [one.end for one in said if one.end is not None]
+    body = shape.envelope(shape.object, choices)
+    body["usage"] = usage(asked, ends, options.n)
+    for one, choice, end in zip(asked, choices, ends, strict=True):
+        # One reply reports for the answer, and of several each for its choice.
+        (body if len(asked) == 1 else choice)["tensorfold"] = runtime(one.request, end)
     return json_response(body, headers=headers)
 
 
-async def _events(reply: Reply, shape: Shape, include_usage: bool) -> AsyncIterator[bytes]:
+async def _events(
+    replies: Replies, asked: Sequence[Asked], options: ReplyOptions, shape: Shape
+) -> AsyncIterator[bytes]:
+    ends: dict[int, ReplyEnd] = {}
     try:
-        if (opening := shape.opening()) is not None:
-            yield event(opening)
-        async for piece in reply.pieces():
-            yield event(shape.chunk(piece, None))
-        last = shape.chunk("", reply.end.finish_reason)
-        last["tensorfold"] = runtime(reply.request, reply.end)
-        counted = usage(reply.request, reply.end)
-        if not include_usage:
-            last["usage"] = counted
-        yield event(last)
-        if include_usage:
-            yield event(shape.usage_chunk() | {"usage": counted})
+        for index in range(len(asked)):
+            if (opening := shape.opening(index)) is not None:
+                yield event(shape.envelope(shape.chunk_object, [opening]))
+        async for update in replies.updates():
+            for choice in _choices(shape, update):
+                chunk = shape.envelope(shape.chunk_object, [choice])
+                if choice["finish_reason"] is not None and update.end is not None:
+                    ends[update.index] = update.end
+                    report = runtime(asked[update.index].request, update.end)
+                    (chunk if len(asked) == 1 else choice)["tensorfold"] = report
+                    if len(ends) == len(asked) and not options.include_usage:
+                        chunk["usage"] = _usage(asked, ends, options)
+                yield event(chunk)
+        if options.include_usage:
+            chunk = shape.envelope(shape.chunk_object, [])
+            yield event(chunk | {"usage": _usage(asked, ends, options)})
     except ApiError as error:
         yield event(error.envelope())
     except Exception:
         _log.exception("reply %s failed", shape.id)
         yield event(server_error("the reply could not be sent").envelope())
     finally:
-        reply.cancel()
+        replies.cancel()
     yield DONE
+
+
+def _choices(shape: Shape, update: Update) -> Iterator[dict[str, Any]]:
+    """The choices of the chunks that an update is sent as."""
+    tokens: tuple[Token, ...] = ()
+    for part in update.parts:
+        if isinstance(part, Piece) and not part.text:
+            tokens = part.tokens
+        else:
+            yield shape.delta(update.index, part)
+    if update.end is not None:
+        yield shape.last(update.index, tokens, update.end.finish_reason)
+
+
+def _usage(
+    asked: Sequence[Asked], ends: dict[int, ReplyEnd], options: ReplyOptions
+) -> dict[str, Any]:
+    return usage(asked, [ends[index] for index in range(len(asked))], options.n)
 
 
 def now() -> int:

@@ -3,15 +3,17 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quart import Response, request
 
 from tensorfold.chat.messages import Message, MessageError, read_messages
+from tensorfold.chat.pieces import CallPiece, Part, Piece, Stage, Token
 from tensorfold.chat.template import RESERVED_VARIABLES, ChatTemplateError
-from tensorfold.serving.answer import Shape, answer, now
+from tensorfold.engine.interface import Constraint
+from tensorfold.serving.answer import Said, Shape, answer, now
 from tensorfold.serving.body import read_body
 from tensorfold.serving.errors import ApiError
 from tensorfold.serving.fields import (
@@ -24,7 +26,7 @@ from tensorfold.serving.fields import (
     mapping,
     refuse,
 )
-from tensorfold.serving.generation import read_reply_options
+from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.service import Service
 
 TEMPLATE_VARIABLES: Field[dict[str, Any]] = Field("chat_template_kwargs", mapping(), {})
@@ -49,27 +51,43 @@ UNSUPPORTED = (
 class ChatShape(Shape):
     """Chat completions and their chunks."""
 
-    def opening(self) -> dict[str, Any]:
+    object: str = "chat.completion"
+    chunk_object: str = "chat.completion.chunk"
+
+    def opening(self, index: int) -> dict[str, Any]:
         """The role, once and before any text."""
-        return self._chunk({"role": "assistant"}, None)
+        return {"index": index, "delta": {"role": "assistant"}, "finish_reason": None}
 
-    def chunk(self, text: str, finish_reason: str | None) -> dict[str, Any]:
-        """A delta of content, or an empty one with the finish reason."""
-        return self._chunk({"content": text} if finish_reason is None else {}, finish_reason)
+    def delta(self, index: int, part: Part) -> dict[str, Any]:
+        """A stretch of content, of reasoning or of a call."""
+        return {"index": index, "delta": _delta(part), "finish_reason": None}
 
-    def usage_chunk(self) -> dict[str, Any]:
-        """The chunk that carries only the usage."""
-        return self.envelope("chat.completion.chunk", [])
+    def last(self, index: int, tokens: Sequence[Token], finish_reason: str) -> dict[str, Any]:
+        """An empty delta."""
+        return {"index": index, "delta": {}, "finish_reason": finish_reason}
 
-    def whole(self, text: str, finish_reason: str) -> dict[str, Any]:
+    def whole(self, index: int, said: Said) -> dict[str, Any]:
         """The assistant's message."""
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason}
-        return self.envelope("chat.completion", [choice])
+        message: dict[str, Any] = {"role": "assistant", "content": said.content}
+        if said.reasoning:
+            message["reasoning_content"] = said.reasoning
+        if said.calls:
+            message["content"] = said.content or None
+            message["tool_calls"] = [_call(call) for call in said.calls]
+        return {"index": index, "message": message, "finish_reason": said.finish_reason}
 
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        return self.envelope("chat.completion.chunk", [choice])
+
+def _delta(part: Part) -> dict[str, Any]:
+    if isinstance(part, Piece):
+        return {"content" if part.kind == "content" else "reasoning_content": part.text}
+    if part.id is None:
+        return {"tool_calls": [{"index": part.index, "function": {"arguments": part.arguments}}]}
+    return {"tool_calls": [{"index": part.index} | _call(part)]}
+
+
+def _call(part: CallPiece) -> dict[str, Any]:
+    function = {"name": part.name, "arguments": part.arguments}
+    return {"id": part.id, "type": "function", "function": function}
 
 
 async def chat_completions(service: Service) -> Response:
@@ -78,9 +96,23 @@ async def chat_completions(service: Service) -> Response:
     body = await read_body(request)
     refuse(body, UNSUPPORTED)
     options = read_reply_options(body, service)
-    prompt = await chat_prompt(service, body)
+    prompt = Prompt(
+        await chat_prompt(service, body),
+        stages=reply_stages(service, body),
+        constraint=reply_constraint(service, body),
+    )
     shape = ChatShape(f"chatcmpl-{uuid.uuid4().hex}", options.model, now())
-    return await answer(service, options, prompt, shape, param="messages", arrived=arrived)
+    return await answer(service, options, [prompt], shape, param="messages", arrived=arrived)
+
+
+def reply_stages(service: Service, body: Body) -> Callable[[], Sequence[Stage]]:
+    """How replies are read after their text is cut at stop strings, stage after stage."""
+    return tuple
+
+
+def reply_constraint(service: Service, body: Body) -> Callable[[], Constraint] | None:
+    """What the request makes its replies keep to."""
+    return None
 
 
 async def chat_prompt(

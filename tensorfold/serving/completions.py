@@ -3,12 +3,14 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quart import Response, request
 
-from tensorfold.serving.answer import Shape, answer, now
+from tensorfold.chat.pieces import Part, Piece, Token
+from tensorfold.serving.answer import Said, Shape, answer, now
 from tensorfold.serving.body import read_body
 from tensorfold.serving.errors import ApiError
 from tensorfold.serving.fields import (
@@ -21,7 +23,7 @@ from tensorfold.serving.fields import (
     refuse,
     token_ids,
 )
-from tensorfold.serving.generation import read_reply_options
+from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.service import Service
 
 ADD_SPECIAL_TOKENS = Field("add_special_tokens", boolean(), False)
@@ -35,21 +37,27 @@ UNSUPPORTED = (
 class TextShape(Shape):
     """Text completions and their chunks."""
 
-    def opening(self) -> None:
+    object: str = "text_completion"
+    chunk_object: str = "text_completion"
+
+    def opening(self, index: int) -> None:
         """Text completions start with their text."""
 
-    def chunk(self, text: str, finish_reason: str | None) -> dict[str, Any]:
+    def delta(self, index: int, part: Part) -> dict[str, Any]:
         """A piece of the text."""
-        return self.whole(text, finish_reason)
+        return _choice(index, part.text if isinstance(part, Piece) else "", None)
 
-    def usage_chunk(self) -> dict[str, Any]:
-        """The chunk that carries only the usage."""
-        return self.envelope("text_completion", [])
+    def last(self, index: int, tokens: Sequence[Token], finish_reason: str) -> dict[str, Any]:
+        """No text."""
+        return _choice(index, "", finish_reason)
 
-    def whole(self, text: str, finish_reason: str | None) -> dict[str, Any]:
+    def whole(self, index: int, said: Said) -> dict[str, Any]:
         """The completion."""
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
-        return self.envelope("text_completion", [choice])
+        return _choice(index, said.content, said.finish_reason)
+
+
+def _choice(index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
 
 
 async def completions(service: Service) -> Response:
@@ -59,9 +67,12 @@ async def completions(service: Service) -> Response:
     refuse(body, UNSUPPORTED)
     options = read_reply_options(body, service)
     add_special_tokens = ADD_SPECIAL_TOKENS.of(body)
-    prompt = await raw_prompt(service, _only_prompt(body), add_special_tokens=add_special_tokens)
+    prompts = [
+        Prompt(await raw_prompt(service, prompt, add_special_tokens=add_special_tokens))
+        for prompt in _prompts(body)
+    ]
     shape = TextShape(f"cmpl-{uuid.uuid4().hex}", options.model, now())
-    return await answer(service, options, prompt, shape, param="prompt", arrived=arrived)
+    return await answer(service, options, prompts, shape, param="prompt", arrived=arrived)
 
 
 async def raw_prompt(service: Service, prompt: object, *, add_special_tokens: bool) -> list[int]:
@@ -78,16 +89,14 @@ async def raw_prompt(service: Service, prompt: object, *, add_special_tokens: bo
     return tokens
 
 
-def _only_prompt(body: Body) -> object:
-    """The prompt, also when it is the one entry of a list of prompts."""
+def _prompts(body: Body) -> list[object]:
+    """The request's prompts, none of them empty: one of a kind, or a list of them."""
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            raise ApiError(
-                f"prompt holds {len(prompt)} prompts, and this version takes one a request",
-                param="prompt",
-            )
-        prompt = prompt[0]
-    if not isinstance(prompt, str | list) or not prompt:
-        raise ApiError("prompt must be a non-empty string or list of token ids", param="prompt")
-    return prompt
+    several = isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list)
+    prompts = prompt if several and isinstance(prompt, list) else [prompt]
+    if not all(isinstance(one, str | list) and one for one in prompts):
+        raise ApiError(
+            "prompt must be a non-empty string or list of token ids, or a list of those",
+            param="prompt",
+        )
+    return prompts

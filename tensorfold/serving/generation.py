@@ -1,9 +1,12 @@
 """The fields that every generating route shares: how a reply is drawn, limited and sent."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorfold.engine.interface import Request, Sampling
+from tensorfold.chat.pieces import Stage
+from tensorfold.engine.interface import Constraint, Request, Sampling
+from tensorfold.engine.seeds import derive_seed
 from tensorfold.serving.errors import ApiError, context_exceeded
 from tensorfold.serving.fields import (
     Body,
@@ -19,7 +22,13 @@ from tensorfold.serving.fields import (
     strings,
     text,
 )
+from tensorfold.serving.reply import Asked
 from tensorfold.serving.service import Service
+
+MOST_CHOICES = 16
+"""Of a prompt."""
+MOST_REPLIES = 1024
+"""Of a request."""
 
 MODEL: Field[str | None] = Field("model", text(), None)
 TEMPERATURE: Field[float | None] = Field("temperature", number(), None)
@@ -33,7 +42,7 @@ DRAFT = Field("draft", boolean(), True)
 STREAM = Field("stream", boolean(), False)
 STREAM_OPTIONS: Field[dict[str, Any]] = Field("stream_options", mapping(), {})
 INCLUDE_USAGE = Field("include_usage", boolean(), False)
-CHOICES = Field("n", integer(), 1)
+CHOICES = Field("n", integer(1, MOST_CHOICES), 1)
 # The first that is given and not zero counts; zero reads as absent.
 REPLY_LIMITS = (
     Field("max_tokens", integer(0), 0),
@@ -76,13 +85,24 @@ class ReplyOptions:
     draft: bool
     stream: bool
     include_usage: bool
+    n: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The tokens of one prompt, what its replies must keep to, and how their text is read.
+
+    `stages` and `constraint` make anew what each reply needs for itself.
+    """
+
+    tokens: Sequence[int]
+    stages: Callable[[], Sequence[Stage]] = tuple
+    constraint: Callable[[], Constraint] | None = None
 
 
 def read_reply_options(body: Body, service: Service) -> ReplyOptions:
     """Read the shared fields of a generating request. Raises `ApiError`."""
     refuse(body, UNSUPPORTED)
-    if CHOICES.of(body) != 1:
-        raise ApiError("n must be 1; multiple choices are not supported", param="n")
     limits = [field.of(body) for field in REPLY_LIMITS]
     try:
         include_usage = INCLUDE_USAGE.of(STREAM_OPTIONS.of(body))
@@ -97,6 +117,7 @@ def read_reply_options(body: Body, service: Service) -> ReplyOptions:
         draft=DRAFT.of(body),
         stream=STREAM.of(body),
         include_usage=include_usage,
+        n=CHOICES.of(body),
     )
 
 
@@ -116,21 +137,74 @@ def _read_sampling(body: Body, service: Service) -> Sampling:
     return sampling
 
 
-def plan_request(
-    service: Service, options: ReplyOptions, prompt: list[int], *, reply_id: str, param: str
+def plan_replies(
+    service: Service,
+    options: ReplyOptions,
+    prompts: Sequence[Prompt],
+    *,
+    reply_id: str,
+    param: str,
+) -> list[Asked]:
+    """The replies to generate, `options.n` to a prompt, prompt after prompt. Raises `ApiError`."""
+    if len(prompts) * options.n > MOST_REPLIES:
+        raise ApiError(
+            f"{len(prompts)} prompts with {options.n} choices each are more than the "
+            f"{MOST_REPLIES} replies a request may have",
+            param=param,
+        )
+    return [
+        Asked(
+            _request(
+                service,
+                options,
+                prompt,
+                choice,
+                # The first reply has the id that the client is told.
+                reply_id=f"{reply_id}-{index * options.n + choice}" if index + choice else reply_id,
+                param=param,
+            ),
+            options.stops,
+            prompt.stages,
+        )
+        for index, prompt in enumerate(prompts)
+        for choice in range(options.n)
+    ]
+
+
+def _request(
+    service: Service,
+    options: ReplyOptions,
+    prompt: Prompt,
+    choice: int,
+    *,
+    reply_id: str,
+    param: str,
 ) -> Request:
-    """The engine's request for a prompt, its limit fitted to the context window."""
-    if not prompt:
+    """The engine's request for a prompt's choice, its limit fitted to the context window."""
+    tokens = tuple(prompt.tokens)
+    if not tokens:
         raise ApiError(f"{param} must come to at least one token", param=param)
     context = service.engine.limits.context
-    room = context - len(prompt)
+    room = context - len(tokens)
     if room < 1 or (options.max_tokens is not None and options.max_tokens > room):
-        raise context_exceeded(context, len(prompt), options.max_tokens, param)
+        raise context_exceeded(context, len(tokens), options.max_tokens, param)
     return Request(
         id=reply_id,
-        prompt=tuple(prompt),
-        sampling=options.sampling,
+        prompt=tokens,
+        sampling=replace(
+            options.sampling, seed=choice_seed(service, options.sampling.seed, tokens, choice)
+        ),
         max_tokens=options.max_tokens or min(service.defaults.max_tokens, room),
         end_ids=frozenset() if options.ignore_eos else service.end_ids,
         draft=options.draft,
+        constraint=prompt.constraint,
     )
+
+
+def choice_seed(
+    service: Service, seed: int | None, prompt: Sequence[int], choice: int
+) -> int | None:
+    """The seed of a prompt's choice: `choice` more than the request's own or the derived one."""
+    if choice == 0:
+        return seed
+    return (derive_seed(prompt, service.seed_salt) if seed is None else seed) + choice

@@ -1,156 +1,243 @@
-"""One reply of the engine as text: from its thread to the event loop, and cancelled in time."""
+"""Replies of the engine as text: from its thread to the event loop, and cancelled in time."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tensorfold.chat.pieces import CallPiece, Part, Piece, Stage, Stages, Token, join
 from tensorfold.chat.text_stream import ReplyText
 from tensorfold.engine.interface import (
     EngineClosed,
+    EngineFull,
     Event,
     Finished,
     NewTokens,
+    PromptLogprobs,
     ReplyStats,
     Request,
+    TokenLogprobs,
 )
 from tensorfold.serving.errors import ApiError, server_error
 from tensorfold.serving.service import Service
 
-_CANCEL_SECONDS = 5.0
+
+@dataclass(frozen=True)
+class Asked:
+    """A reply to generate, and how its text is read: up to a stop string, then through stages."""
+
+    request: Request
+    stops: tuple[str, ...] = ()
+    stages: Callable[[], Sequence[Stage]] = tuple
 
 
 @dataclass(frozen=True)
 class ReplyEnd:
     """How a reply ended. `tokens` goes through the one that ended it, and no further."""
 
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
     tokens: tuple[int, ...]
     stats: ReplyStats
     seconds_before: float
     """From the request's arrival to its place in the engine's queue."""
+    reasoning_tokens: int = 0
     stop_string: str | None = None
 
 
-class Reply:
-    """A reply being generated. Read `pieces` to its end, then `end`; `cancel` at any time."""
+@dataclass(frozen=True)
+class Update:
+    """What is new in one reply of a request; the reply's last update has its end.
 
-    def __init__(self, service: Service, request: Request, stops: Sequence[str]) -> None:
-        self.request = request
+    The parts are joined where they may be, and only an end's own may be without text.
+    """
+
+    index: int
+    parts: list[Part]
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    end: ReplyEnd | None = None
+
+
+class Reply:
+    """One reply while it is generated, read an event of the engine at a time."""
+
+    def __init__(self, service: Service, asked: Asked) -> None:
+        self.asked = asked
+        self.end: ReplyEnd | None = None
         self._engine = service.engine
-        self._text = ReplyText(service.tokenizer, end_ids=request.end_ids, stops=stops)
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
-        self._end: ReplyEnd | None = None
+        request = asked.request
+        self._text = ReplyText(
+            service.tokenizer,
+            end_ids=request.end_ids,
+            stops=asked.stops,
+            min_tokens=request.sampling.min_tokens,
+        )
+        self._stages = Stages(asked.stages())
+        self._tokens: list[int] = []
+        self._reasoning_tokens = 0
+        self._called = False
         self._finished = False
 
-    def start(self, arrived: float) -> None:
+    def start(self, arrived: float, deliver: Callable[[Event], None]) -> None:
         """Queue the reply. Raises `ApiError` when the engine does not take it."""
         self._seconds_before = time.monotonic() - arrived
         try:
-            self._engine.submit(self.request, self._deliver)
+            self._engine.submit(self.asked.request, deliver)
         except EngineClosed:
             self._finished = True
             raise server_error("the server is stopping", status=503) from None
+        except EngineFull as error:
+            self._finished = True
+            raise server_error(str(error) or "the server is busy", status=503) from None
         except ValueError as error:
             self._finished = True
             raise ApiError(str(error)) from error
 
-    async def pieces(self) -> AsyncIterator[str]:
-        """The text as it is decided, in non-empty pieces. Raises `ApiError` if it fails."""
-        tokens: list[int] = []
-        piece = ""
-        while self._end is None:
-            event = await self._next_event()
-            if isinstance(event, Finished):
-                # What was said before a failure is sent all the same.
-                if piece:
-                    yield piece
-                self._end = self._ended(event, tokens)
-                piece = self._text.finish()
-            elif isinstance(event, NewTokens):
-                piece += self._read(event, tokens)
-            stopped = self._text.stop_string is not None
-            # A client that reads slowly gets what has gathered meanwhile in one piece.
-            if piece and (stopped or self._events.empty()):
-                yield piece
-                piece = ""
-            if stopped:
-                stats = await self._cancelled_stats()
-                self._end = ReplyEnd(
-                    "stop", tuple(tokens), stats, self._seconds_before, self._text.stop_string
-                )
-
-    def _read(self, event: NewTokens, tokens: list[int]) -> str:
-        """The text of an event's tokens, up to a stop string; adds the tokens read to `tokens`."""
-        text = ""
-        for token in event.ids:
-            tokens.append(token)
-            text += self._text.push(token)
-            if self._text.stop_string is not None:
-                break
-        return text
-
-    @property
-    def end(self) -> ReplyEnd:
-        """How the reply ended, once `pieces` has."""
-        if self._end is None:
-            raise RuntimeError("the reply has not ended")
-        return self._end
+    def take(self, event: NewTokens | Finished) -> list[Part]:
+        """The parts that an event decides; sets `end` with the last. Raises `ApiError`."""
+        if isinstance(event, NewTokens):
+            parts = self._read(event)
+        else:
+            self._finished = True
+            reason = self._finish_reason(event)
+            parts = [] if self._stopped else self._finish(cut=reason == "length")
+        self._called |= any(isinstance(part, CallPiece) for part in parts)
+        self._reasoning_tokens += sum(
+            len(part.tokens)
+            for part in parts
+            if isinstance(part, Piece) and part.kind == "reasoning"
+        )
+        if isinstance(event, Finished):
+            self.end = ReplyEnd(
+                "tool_calls" if self._called and reason == "stop" else reason,
+                tuple(self._tokens),
+                event.stats,
+                self._seconds_before,
+                self._reasoning_tokens,
+                self._text.stop_string,
+            )
+        return parts
 
     def cancel(self) -> None:
         """Stop generating; nothing happens when the engine has finished already."""
         if not self._finished:
             self._finished = True
-            self._engine.cancel(self.request.id)
+            self._engine.cancel(self.asked.request.id)
 
-    def _deliver(self, event: Event) -> None:
-        # The loop is closed when the server has stopped before the engine: nobody reads any more.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+    @property
+    def _stopped(self) -> bool:
+        return self._text.stop_string is not None
 
-    async def _next_event(self) -> Event:
-        event = await self._events.get()
-        if isinstance(event, Finished):
-            self._finished = True
-        return event
+    def _read(self, event: NewTokens) -> list[Part]:
+        """The parts of an event's tokens, up to a stop string."""
+        parts: list[Part] = []
+        logprobs = event.logprobs or (None,) * len(event.ids)
+        for token in map(Token, event.ids, logprobs):
+            if self._stopped:
+                break
+            self._tokens.append(token.id)
+            parts += self._stages.push(self._text.push(token))
+            if self._stopped:
+                parts += self._finish(cut=False)
+                self.cancel()
+        return parts
 
-    def _ended(self, event: Finished, tokens: list[int]) -> ReplyEnd:
+    def _finish(self, cut: bool) -> list[Part]:
+        return [*self._stages.push(self._text.finish()), *self._stages.finish(cut)]
+
+    def _finish_reason(self, event: Finished) -> Literal["stop", "length"]:
+        if self._stopped:
+            return "stop"
         if event.reason == "error":
             raise server_error(event.error or "the reply could not be generated")
         if event.reason == "cancelled":
             raise server_error("the server stopped the reply", status=503)
-        return ReplyEnd(event.reason, tuple(tokens), event.stats, self._seconds_before)
+        return event.reason
 
-    async def _cancelled_stats(self) -> ReplyStats:
-        """Cancel the rest of the reply and wait for what it has cost."""
-        self.cancel()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CANCEL_SECONDS):
-                while True:
-                    event = await self._events.get()
-                    if isinstance(event, Finished):
-                        return event.stats
-        return ReplyStats()
+
+class Replies:
+    """All replies of one request. Read `updates` to its end; `cancel` at any time."""
+
+    def __init__(self, service: Service, asked: Sequence[Asked]) -> None:
+        self._replies = [Reply(service, one) for one in asked]
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, arrived: float) -> None:
+        """Queue every reply, or none. Raises `ApiError` when the engine does not take them."""
+        for index, reply in enumerate(self._replies):
+            try:
+                reply.start(arrived, lambda event, index=index: self._deliver(index, event))  # type: ignore[misc]
+            except ApiError:
+                self.cancel()
+                raise
+
+    async def updates(self) -> AsyncIterator[Update]:
+        """What is decided, in order for each reply. Raises `ApiError` if a reply fails."""
+        gathered: dict[int, list[Part]] = {}
+        open_replies = len(self._replies)
+        while open_replies:
+            index, event = await self._events.get()
+            if isinstance(event, PromptLogprobs):
+                yield Update(index, [], event.tokens)
+                continue
+            reply = self._replies[index]
+            try:
+                parts = reply.take(event)
+            except ApiError:
+                # What was said before a failure is sent all the same.
+                for update in _decided(gathered):
+                    yield update
+                raise
+            gathered[index] = join([*gathered.get(index, []), *parts])
+            if reply.end is not None:
+                open_replies -= 1
+                yield Update(index, gathered.pop(index), end=reply.end)
+            # A client that reads slowly gets what has gathered meanwhile in one piece.
+            if self._events.empty():
+                for update in _decided(gathered):
+                    yield update
+
+    def cancel(self) -> None:
+        """Stop every reply."""
+        for reply in self._replies:
+            reply.cancel()
+
+    def _deliver(self, index: int, event: Event) -> None:
+        # The loop is closed when the server has stopped before the engine: nobody reads any more.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
+
+
+def _decided(gathered: dict[int, list[Part]]) -> list[Update]:
+    """The gathered parts as updates; one without text waits for the next text or the end."""
+    updates = []
+    for index in sorted(gathered):
+        parts = gathered[index]
+        waits = bool(parts) and isinstance(parts[-1], Piece) and not parts[-1].text
+        edge = len(parts) - waits
+        if parts[:edge]:
+            updates.append(Update(index, parts[:edge]))
+        gathered[index] = parts[edge:]
+    return updates
 
 
 class Connection:
     """A client's connection, for as long as it is there to read."""
 
     def __init__(self) -> None:
-        self._replies: list[Reply] = []
+        self._replies: list[Replies] = []
         self._ended = False
 
-    def add(self, reply: Reply) -> None:
-        """Tie a started reply to the connection."""
-        self._replies.append(reply)
+    def add(self, replies: Replies) -> None:
+        """Tie started replies to the connection."""
+        self._replies.append(replies)
         if self._ended:
-            reply.cancel()
+            replies.cancel()
 
     def end(self) -> None:
         """Stop the connection's replies, now and later."""
         self._ended = True
-        for reply in self._replies:
-            reply.cancel()
+        for replies in self._replies:
+            replies.cancel()

@@ -5,20 +5,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorfold.engine.interface import Request
-from tensorfold.serving.reply import ReplyEnd
+from tensorfold.serving.reply import Asked, ReplyEnd
 
 ENGINE = "tensorfold-jax"
 
 
-def usage(request: Request, end: ReplyEnd) -> dict[str, Any]:
-    """OpenAI's usage object."""
-    prompt, completion = len(request.prompt), len(end.tokens)
+def usage(asked: Sequence[Asked], ends: Sequence[ReplyEnd], n: int) -> dict[str, Any]:
+    """OpenAI's usage object for a request's replies, `n` to a prompt; a prompt counts once."""
+    prompt = sum(len(one.request.prompt) for one in asked[::n])
+    completion = sum(len(end.tokens) for end in ends)
+    cached = sum(end.stats.cached_tokens for end in ends[::n])
+    reasoning = sum(end.reasoning_tokens for end in ends)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": end.stats.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 
 

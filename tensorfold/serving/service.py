@@ -56,6 +56,8 @@ class Service:
     defaults: ReplyDefaults = field(default_factory=ReplyDefaults)
     backend: str | None = None
     device: str | None = None
+    seed_salt: int = 0
+    """What the engine derives seeds with."""
 
     @property
     def model_ids(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tensorfold.chat.pieces import Token
 from tensorfold.chat.text_stream import ReplyText, StopFilter
 
 END = 10_000
@@ -24,10 +25,14 @@ def run(pieces, stops=(), end=True):
     text = ReplyText(Pieces(pieces), end_ids=frozenset({END}), stops=stops)
     released = []
     for token in [*range(len(pieces)), *([END] if end else [])]:
-        released.append(text.push(token))
+        released.append(text_of(text.push(Token(token))))
         if text.stop_string is not None:
             return released, token + 1
-    return [*released, text.finish()], len(pieces) + end
+    return [*released, text_of(text.finish())], len(pieces) + end
+
+
+def text_of(pieces):
+    return "".join(piece.text for piece in pieces)
 
 
 def cut(data, places):

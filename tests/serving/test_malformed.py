@@ -109,7 +109,7 @@ def bad_field(draw, path):
 
 
 def bad_main_field(draw, path):
-    junk = draw.choice([0, 1.5, True, {}, {"a": 1}, [None], [[]], [{}], [True], [1.5], [[1], "a"]])
+    junk = draw.choice([0, 1.5, True, {}, {"a": 1}, [None], [[]], [{}], [True], [1.5], [[1], 3]])
     body = valid_body(draw, path) | {"messages" if path == CHAT else "prompt": junk}
     return text_of(body)
 
