@@ -30,6 +30,15 @@ class _Spelling:
     quoted: bool = False
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """What of a prompt is the client's."""
+
+    messages: list[Message]
+    tools: list[Mapping[str, Any]] | None
+    variables: dict[str, Any]
+
+
 class ControlSpellings:
     """Finds the spellings of a tokenizer's control tokens, leftmost first and longest first."""
 
@@ -76,25 +85,41 @@ class ChatEncoder:
         self,
         messages: Sequence[Message],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """The prompt's tokens. Raises `ChatTemplateError` when the template refuses."""
-        placed = arrange(messages, later_system=self._template.later_system)
-        own = dict(variables or {})
+        """The prompt's tokens; `tools` are those the model is offered, as the template reads them.
 
-        def render(messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        Raises `ChatTemplateError` when the template refuses.
+        """
+        sent = _Sent(
+            arrange(messages, later_system=self._template.later_system),
+            list(tools) if tools else None,
+            dict(variables or {}),
+        )
+
+        def render(sent: _Sent) -> str:
             return self._template.render(
-                messages, add_generation_prompt=add_generation_prompt, variables=variables
+                sent.messages,
+                tools=sent.tools,
+                add_generation_prompt=add_generation_prompt,
+                variables=sent.variables,
             )
 
-        plain = render(placed, own)
-        strings = list(_strings([placed, own]))
+        plain = render(sent)
+        strings = list(_strings([sent.messages, sent.tools, sent.variables]))
         if not any(self._controls.spelled_in(text) for text in strings):
             return self._tokenizer.encode(plain)
         opening, closing = _unused_characters([*strings, self._template.source])
         mark = partial(self._mark, opening=opening, closing=closing)
-        marked = render(_map_strings(placed, mark), _map_strings(own, mark))
+        marked = render(
+            _Sent(
+                _map_strings(sent.messages, mark),
+                _map_strings(sent.tools, mark),
+                _map_strings(sent.variables, mark),
+            )
+        )
         text, spellings = self._unmark(marked, opening, closing)
         places = list(self._controls.find(plain))
         if [plain[start:end] for start, end in places] == [found.text for found in spellings]:

@@ -44,6 +44,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
@@ -52,7 +53,7 @@ class ChatTemplate:
             **self._special_tokens,
             **(variables or {}),
             "messages": messages,
-            "tools": None,
+            "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }

@@ -17,33 +17,36 @@ from tensorfold.serving.answer import Said, Shape, answer, now
 from tensorfold.serving.body import read_body
 from tensorfold.serving.errors import ApiError
 from tensorfold.serving.fields import (
+    EMPTY,
     Body,
     Field,
     Unsupported,
     boolean,
-    empty,
-    is_one_of,
     mapping,
     refuse,
 )
 from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.service import Service
 
-TEMPLATE_VARIABLES: Field[dict[str, Any]] = Field("chat_template_kwargs", mapping(), {})
-ENABLE_THINKING: Field[bool | None] = Field("enable_thinking", boolean(), None)
+ENABLE_THINKING: Field[bool | None] = Field(
+    "enable_thinking", boolean(), None, "Whether the model thinks first."
+)
+TEMPLATE_VARIABLES: Field[dict[str, Any]] = Field(
+    "chat_template_kwargs", mapping(ENABLE_THINKING), {}, "Variables for the chat template."
+)
 _THINKING_TYPES = {"enabled": True, "disabled": False}
 
 PROMPT_UNSUPPORTED = (
-    Unsupported("functions", empty),
-    Unsupported("function_call", is_one_of("none", "auto")),
-    Unsupported("documents", empty),
-    Unsupported("chat_template", empty),
-    Unsupported("continue_final_message", empty),
+    Unsupported("functions", EMPTY),
+    Unsupported("function_call", ["none", "auto"]),
+    Unsupported("documents", EMPTY),
+    Unsupported("chat_template", EMPTY),
+    Unsupported("continue_final_message", EMPTY),
 )
 UNSUPPORTED = (
-    Unsupported("logprobs", is_one_of(False)),
-    Unsupported("top_logprobs", empty),
-    Unsupported("modalities", is_one_of(["text"], [])),
+    Unsupported("logprobs", [False]),
+    Unsupported("top_logprobs", EMPTY),
+    Unsupported("modalities", [["text"], []]),
 )
 
 
@@ -164,10 +167,7 @@ def _template_variables(body: Body) -> Mapping[str, Any]:
     given = {name: item for name, item in field.of(body).items() if item is not None}
     if reserved := sorted(RESERVED_VARIABLES & set(given)):
         raise ApiError(f"{field.name} must not contain {reserved[0]}", param=field.name)
-    try:
-        enabled = ENABLE_THINKING.of(given)
-    except ApiError as error:
-        raise ApiError(f"{field.name}: {error.message}", param=field.name) from None
+    enabled = ENABLE_THINKING.of(given)
     thinking = given.pop("thinking", None)
     if isinstance(thinking, dict) and isinstance(thinking.get("type"), str):
         thinking = _THINKING_TYPES.get(thinking["type"])

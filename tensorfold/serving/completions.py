@@ -14,22 +14,25 @@ from tensorfold.serving.answer import Said, Shape, answer, now
 from tensorfold.serving.body import read_body
 from tensorfold.serving.errors import ApiError
 from tensorfold.serving.fields import (
+    EMPTY,
     Body,
     Field,
     Unsupported,
     boolean,
-    empty,
-    is_one_of,
+    known_tokens,
     refuse,
     token_ids,
 )
 from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.service import Service
 
-ADD_SPECIAL_TOKENS = Field("add_special_tokens", boolean(), False)
+ADD_SPECIAL_TOKENS = Field(
+    "add_special_tokens", boolean(), False, "Puts the tokenizer's own tokens around the text."
+)
+PROMPT_IDS = token_ids()
 UNSUPPORTED = (
-    Unsupported("suffix", empty),
-    Unsupported("logprobs", is_one_of(False)),
+    Unsupported("suffix", EMPTY),
+    Unsupported("logprobs", [False]),
 )
 
 
@@ -78,7 +81,8 @@ async def completions(service: Service) -> Response:
 async def raw_prompt(service: Service, prompt: object, *, add_special_tokens: bool) -> list[int]:
     """The tokens of a raw prompt: a string, or token ids taken as they are."""
     if not isinstance(prompt, str):
-        return list(token_ids(prompt, "prompt", service.engine.limits.vocab_size))
+        ids = PROMPT_IDS.read(prompt, "prompt")
+        return list(known_tokens(ids, "prompt", service.engine.limits.vocab_size))
     tokenizer = service.tokenizer
     tokens = await asyncio.to_thread(
         tokenizer.encode, prompt, add_special_tokens=add_special_tokens

@@ -1,7 +1,8 @@
-"""Request fields as declarations: a name, what it may be, and its default.
+"""Request fields as declarations: a name, what it may be, its default, and what it means.
 
-An API file lists the fields it reads; `null` always means absent, and every refusal names its
-field in the message and in `param`.
+An API file lists the fields it reads. The same declarations check requests and describe them in
+/openapi.json. `null` always means absent, and every refusal names its field in the message and in
+`param`.
 """
 
 import math
@@ -13,11 +14,24 @@ from typing import Any, Generic, TypeVar
 from tensorfold.serving.errors import ApiError
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Body = Mapping[str, Any]
-Reader = Callable[[object, str], T]
+Schema = Mapping[str, Any]
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+TOKEN_ID: Schema = {"$ref": "#/components/schemas/TokenId"}
+"""A token id that the model knows; only a server knows how many there are."""
+
+_INTEGER = r"[+-]?[0-9]{1,4000}"
+_NATURAL = r"\+?[0-9]{1,4000}"
+_NUMBER = r"[+-]?([0-9]{1,200}\.?[0-9]{0,200}|\.[0-9]{1,200})([eE][+-]?[0-9]{1,2})?"
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T_co]):
+    """What a value may be: how it is read, raising `ApiError`, and the JSON Schema of the same."""
+
+    read: Callable[[object, str], T_co]
+    schema: Schema
 
 
 @dataclass(frozen=True)
@@ -25,27 +39,45 @@ class Field(Generic[T]):
     """One field of a request body."""
 
     name: str
-    read: Reader[T]
+    kind: Kind[T]
     default: T
+    description: str = ""
 
     def of(self, body: Body) -> T:
         """The field's value in `body`, or its default; raises `ApiError`."""
         value = body.get(self.name)
-        return self.default if value is None else self.read(value, self.name)
+        return self.default if value is None else self.kind.read(value, self.name)
+
+    @property
+    def schema(self) -> Schema:
+        """The field's JSON Schema."""
+        told = {"description": self.description} if self.description else {}
+        if self.default not in (None, (), {}):
+            told["default"] = self.default  # type: ignore[assignment]
+        return {"anyOf": [self.kind.schema, {"type": "null"}], **told}
 
 
 @dataclass(frozen=True)
 class Unsupported:
-    """A field this version refuses, unless its value asks for nothing (`harmless`)."""
+    """A field this version refuses, unless its value asks for nothing (one of `harmless`)."""
 
     name: str
-    harmless: Callable[[Any], bool]
+    harmless: Sequence[object] = ()
 
     def check(self, body: Body) -> None:
         """Raise `ApiError` when `body` asks for what the field means."""
         value = body.get(self.name)
-        if value is not None and not self.harmless(value):
+        if value is not None and not any(_same(value, known) for known in self.harmless):
             raise ApiError(f"{self.name} is not supported by this version", param=self.name)
+
+    @property
+    def schema(self) -> Schema:
+        """The field's JSON Schema: the values that ask for nothing."""
+        return {"enum": [None, *self.harmless], "description": "Not supported by this version."}
+
+
+EMPTY: Sequence[object] = (False, 0, "", [], {})
+"""Values that ask for nothing, whatever a field means."""
 
 
 def refuse(body: Body, fields: Sequence[Unsupported]) -> None:
@@ -54,17 +86,12 @@ def refuse(body: Body, fields: Sequence[Unsupported]) -> None:
         field.check(body)
 
 
-def empty(value: object) -> bool:
-    """Whether a value asks for nothing: false, zero, or an empty string, list or object."""
-    return value in (False, 0, "", [], {})
+def _same(value: object, known: object) -> bool:
+    """Equality as JSON has it: 0 is 0.0 and not false."""
+    return isinstance(value, bool) == isinstance(known, bool) and value == known
 
 
-def is_one_of(*values: object) -> Callable[[object], bool]:
-    """Whether a value is one of `values`, of the same type."""
-    return lambda value: any(type(value) is type(known) and value == known for known in values)
-
-
-def boolean() -> Reader[bool]:
+def boolean() -> Kind[bool]:
     """True or false."""
 
     def read(value: object, name: str) -> bool:
@@ -72,10 +99,10 @@ def boolean() -> Reader[bool]:
             raise ApiError(f"{name} must be true, false or null", param=name)
         return value
 
-    return read
+    return Kind(read, {"type": "boolean"})
 
 
-def text() -> Reader[str]:
+def text() -> Kind[str]:
     """A string."""
 
     def read(value: object, name: str) -> str:
@@ -83,27 +110,48 @@ def text() -> Reader[str]:
             raise ApiError(f"{name} must be a string or null", param=name)
         return value
 
-    return read
+    return Kind(read, {"type": "string"})
 
 
-def mapping() -> Reader[dict[str, Any]]:
-    """An object."""
+def one_of(*words: str) -> Kind[str]:
+    """One of a few words."""
+
+    def read(value: object, name: str) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise ApiError(f"{name} must be one of {', '.join(words)}, or null", param=name)
+        return value
+
+    return Kind(read, {"enum": list(words)})
+
+
+def mapping(*fields: Field[Any]) -> Kind[dict[str, Any]]:
+    """An object, whose `fields` must be right where they are given."""
 
     def read(value: object, name: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ApiError(f"{name} must be an object or null", param=name)
+        for field in fields:
+            try:
+                field.of(value)
+            except ApiError as error:
+                raise ApiError(f"{name}: {error.message}", param=name) from None
         return value
 
-    return read
+    properties = {"properties": {field.name: field.schema for field in fields}} if fields else {}
+    return Kind(read, {"type": "object", **properties})
 
 
-def integer(minimum: int | None = None, maximum: int | None = None) -> Reader[int]:
-    """A whole number, also as 3.0 or "3"; of any size unless bounded."""
+def integer(minimum: int | None = None, maximum: int | None = None) -> Kind[int]:
+    """A whole number, also as 3.0. Without a `maximum` of any size, and also as "3"."""
+    spelled = maximum is None
+    pattern = _INTEGER if minimum is None else _NATURAL
 
     def read(value: object, name: str) -> int:
         whole = isinstance(value, int) and not isinstance(value, bool)
         whole = whole or (isinstance(value, float) and value.is_integer())
-        whole = whole or (isinstance(value, str) and _INTEGER.fullmatch(value) is not None)
+        whole = whole or (
+            spelled and isinstance(value, str) and re.fullmatch(_INTEGER, value) is not None
+        )
         if not whole:
             raise ApiError(f"{name} must be an integer or null", param=name)
         number = int(value)  # type: ignore[call-overload]
@@ -113,27 +161,39 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Reader[in
             raise ApiError(f"{name} must be at most {maximum}, or null", param=name)
         return number
 
-    return read
+    schema = {"type": "integer", **_bounds(minimum, maximum)}
+    if not spelled:
+        return Kind(read, schema)
+    return Kind(read, {"anyOf": [schema, {"type": "string", "pattern": f"^{pattern}$"}]})
 
 
-def number(minimum: float | None = None, maximum: float | None = None) -> Reader[float]:
-    """A finite number, also as "0.7"; with both bounds, between them."""
+def number(minimum: float | None = None, maximum: float | None = None) -> Kind[float]:
+    """A finite number; without bounds, also as "0.7"."""
+    bounded = minimum is not None and maximum is not None
 
     def read(value: object, name: str) -> float:
-        found = _finite(value)
+        found = _finite(value) if not (bounded and isinstance(value, str)) else None
         if found is None:
             raise ApiError(f"{name} must be a finite number or null", param=name)
         if minimum is not None and maximum is not None and not minimum <= found <= maximum:
             raise ApiError(f"{name} must be between {minimum} and {maximum}, or null", param=name)
         return found
 
-    return read
+    schema = {"type": "number", **_bounds(minimum, maximum)}
+    if bounded:
+        return Kind(read, schema)
+    return Kind(read, {"anyOf": [schema, {"type": "string", "pattern": f"^{_NUMBER}$"}]})
+
+
+def _bounds(minimum: float | None, maximum: float | None) -> Schema:
+    bounds = {"minimum": minimum, "maximum": maximum}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def _finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+    if isinstance(value, str) and not re.fullmatch(_NUMBER, value):
         return None
     try:
         found = float(value)
@@ -142,7 +202,7 @@ def _finite(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def strings(most: int, longest: int) -> Reader[tuple[str, ...]]:
+def strings(most: int, longest: int) -> Kind[tuple[str, ...]]:
     """A non-empty string or a list of them: at most `most`, each of at most `longest` letters."""
 
     def read(value: object, name: str) -> tuple[str, ...]:
@@ -160,15 +220,28 @@ def strings(most: int, longest: int) -> Reader[tuple[str, ...]]:
             )
         return found
 
-    return read
+    item = {"type": "string", "minLength": 1, "maxLength": longest}
+    return Kind(read, {"anyOf": [item, {"type": "array", "items": item, "maxItems": most}]})
 
 
-def token_ids(value: object, name: str, vocab_size: int) -> tuple[int, ...]:
-    """A list of token ids that the model knows."""
-    if not isinstance(value, list) or not all(type(item) is int for item in value):
-        raise ApiError(f"{name} must be a list of token ids", param=name)
-    if not all(0 <= item < vocab_size for item in value):
+def token_ids(most: int | None = None) -> Kind[tuple[int, ...]]:
+    """A list of token ids; `known_tokens` checks them against a vocabulary."""
+
+    def read(value: object, name: str) -> tuple[int, ...]:
+        if not isinstance(value, list) or not all(type(item) is int for item in value):
+            raise ApiError(f"{name} must be a list of token ids", param=name)
+        if most is not None and len(value) > most:
+            raise ApiError(f"{name} may hold at most {most} token ids", param=name)
+        return tuple(value)
+
+    bound = {} if most is None else {"maxItems": most}
+    return Kind(read, {"type": "array", "items": TOKEN_ID, **bound})
+
+
+def known_tokens(ids: Sequence[int], name: str, vocab_size: int) -> tuple[int, ...]:
+    """`ids`, if the model knows them all. Raises `ApiError`."""
+    if not all(0 <= item < vocab_size for item in ids):
         raise ApiError(
             f"{name} holds a token id outside the valid range 0 to {vocab_size - 1}", param=name
         )
-    return tuple(value)
+    return tuple(ids)

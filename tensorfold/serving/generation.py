@@ -9,13 +9,12 @@ from tensorfold.engine.interface import Constraint, Request, Sampling
 from tensorfold.engine.seeds import derive_seed
 from tensorfold.serving.errors import ApiError, context_exceeded
 from tensorfold.serving.fields import (
+    EMPTY,
     Body,
     Field,
     Unsupported,
     boolean,
-    empty,
     integer,
-    is_one_of,
     mapping,
     number,
     refuse,
@@ -30,46 +29,77 @@ MOST_CHOICES = 16
 MOST_REPLIES = 1024
 """Of a request."""
 
-MODEL: Field[str | None] = Field("model", text(), None)
-TEMPERATURE: Field[float | None] = Field("temperature", number(), None)
-TOP_P: Field[float | None] = Field("top_p", number(), None)
-TOP_K: Field[int | None] = Field("top_k", integer(), None)
-MIN_P: Field[float | None] = Field("min_p", number(0, 1), None)
-SEED: Field[int | None] = Field("seed", integer(), None)
-STOP: Field[tuple[str, ...]] = Field("stop", strings(most=256, longest=4096), ())
-IGNORE_EOS = Field("ignore_eos", boolean(), False)
-DRAFT = Field("draft", boolean(), True)
-STREAM = Field("stream", boolean(), False)
-STREAM_OPTIONS: Field[dict[str, Any]] = Field("stream_options", mapping(), {})
-INCLUDE_USAGE = Field("include_usage", boolean(), False)
-CHOICES = Field("n", integer(1, MOST_CHOICES), 1)
+MODEL: Field[str | None] = Field(
+    "model", text(), None, "Any name; one that is not served is answered under the served name."
+)
+TEMPERATURE: Field[float | None] = Field(
+    "temperature", number(), None, "0 or less takes the likeliest token."
+)
+TOP_P: Field[float | None] = Field(
+    "top_p", number(), None, "Keeps the likeliest tokens up to this probability, if within 0 and 1."
+)
+TOP_K: Field[int | None] = Field(
+    "top_k", integer(), None, "Keeps this many of the likeliest tokens; 0 or less keeps all."
+)
+MIN_P: Field[float | None] = Field(
+    "min_p", number(0, 1), None, "Least likelihood, as a share of the likeliest token's."
+)
+SEED: Field[int | None] = Field(
+    "seed", integer(), None, "The key of the draws; derived from the prompt when absent."
+)
+STOP: Field[tuple[str, ...]] = Field(
+    "stop", strings(most=256, longest=4096), (), "Strings that end the reply before them."
+)
+IGNORE_EOS = Field("ignore_eos", boolean(), False, "Goes on past the model's end tokens.")
+DRAFT = Field("draft", boolean(), True, "False decodes a token at a time; the tokens are the same.")
+STREAM = Field("stream", boolean(), False, "Sends the reply as server-sent events.")
+INCLUDE_USAGE = Field("include_usage", boolean(), False, "Sends the usage in a chunk of its own.")
+STREAM_OPTIONS: Field[dict[str, Any]] = Field(
+    "stream_options", mapping(INCLUDE_USAGE), {}, "How a stream is sent."
+)
+CHOICES = Field("n", integer(1, MOST_CHOICES), 1, "Replies to a prompt; seeds count up from seed.")
 # The first that is given and not zero counts; zero reads as absent.
 REPLY_LIMITS = (
-    Field("max_tokens", integer(0), 0),
-    Field("max_completion_tokens", integer(0), 0),
+    Field("max_tokens", integer(0), 0, "Most tokens of the reply; 0 is as absent."),
+    Field("max_completion_tokens", integer(0), 0, "The same; max_tokens wins."),
+)
+FIELDS: tuple[Field[Any], ...] = (
+    MODEL,
+    *REPLY_LIMITS,
+    TEMPERATURE,
+    TOP_P,
+    TOP_K,
+    MIN_P,
+    SEED,
+    STOP,
+    IGNORE_EOS,
+    DRAFT,
+    STREAM,
+    STREAM_OPTIONS,
+    CHOICES,
 )
 
 UNSUPPORTED = (
-    Unsupported("response_format", is_one_of({"type": "text"}, {})),
-    Unsupported("guided_json", lambda value: False),
-    Unsupported("guided_regex", lambda value: False),
-    Unsupported("guided_choice", lambda value: False),
-    Unsupported("guided_grammar", lambda value: False),
-    Unsupported("structured_outputs", lambda value: False),
-    Unsupported("logit_bias", empty),
-    Unsupported("frequency_penalty", empty),
-    Unsupported("presence_penalty", empty),
-    Unsupported("repetition_penalty", lambda value: value in (1, 0)),
-    Unsupported("prompt_logprobs", is_one_of(False)),
-    Unsupported("thinking_budget", empty),
-    Unsupported("min_tokens", empty),
-    Unsupported("stop_token_ids", empty),
-    Unsupported("bad_words", empty),
-    Unsupported("allowed_token_ids", empty),
-    Unsupported("use_beam_search", empty),
-    Unsupported("best_of", lambda value: value in (0, 1)),
-    Unsupported("echo", empty),
-    Unsupported("return_token_ids", empty),
+    Unsupported("response_format", [{"type": "text"}, {}]),
+    Unsupported("guided_json"),
+    Unsupported("guided_regex"),
+    Unsupported("guided_choice"),
+    Unsupported("guided_grammar"),
+    Unsupported("structured_outputs"),
+    Unsupported("logit_bias", EMPTY),
+    Unsupported("frequency_penalty", EMPTY),
+    Unsupported("presence_penalty", EMPTY),
+    Unsupported("repetition_penalty", [1, 0]),
+    Unsupported("prompt_logprobs", [False]),
+    Unsupported("thinking_budget", EMPTY),
+    Unsupported("min_tokens", EMPTY),
+    Unsupported("stop_token_ids", EMPTY),
+    Unsupported("bad_words", EMPTY),
+    Unsupported("allowed_token_ids", EMPTY),
+    Unsupported("use_beam_search", EMPTY),
+    Unsupported("best_of", [0, 1]),
+    Unsupported("echo", EMPTY),
+    Unsupported("return_token_ids", EMPTY),
 )
 
 
@@ -104,10 +134,6 @@ def read_reply_options(body: Body, service: Service) -> ReplyOptions:
     """Read the shared fields of a generating request. Raises `ApiError`."""
     refuse(body, UNSUPPORTED)
     limits = [field.of(body) for field in REPLY_LIMITS]
-    try:
-        include_usage = INCLUDE_USAGE.of(STREAM_OPTIONS.of(body))
-    except ApiError as error:
-        raise ApiError(f"stream_options: {error.message}", param="stream_options") from None
     return ReplyOptions(
         model=service.reply_model(MODEL.of(body)),
         sampling=_read_sampling(body, service),
@@ -116,7 +142,7 @@ def read_reply_options(body: Body, service: Service) -> ReplyOptions:
         ignore_eos=IGNORE_EOS.of(body),
         draft=DRAFT.of(body),
         stream=STREAM.of(body),
-        include_usage=include_usage,
+        include_usage=INCLUDE_USAGE.of(STREAM_OPTIONS.of(body)),
         n=CHOICES.of(body),
     )
 

@@ -6,13 +6,14 @@ from tensorfold.serving.body import read_body
 from tensorfold.serving.chat_completions import chat_prompt
 from tensorfold.serving.completions import raw_prompt
 from tensorfold.serving.errors import ApiError
-from tensorfold.serving.fields import Field, boolean, token_ids
+from tensorfold.serving.fields import Field, boolean, known_tokens, token_ids
 from tensorfold.serving.service import Service
 from tensorfold.serving.sse import json_response
 
 ADD_SPECIAL_TOKENS = Field("add_special_tokens", boolean(), True)
 ADD_GENERATION_PROMPT = Field("add_generation_prompt", boolean(), True)
 RETURN_TOKEN_STRS = Field("return_token_strs", boolean(), False)
+IDS = token_ids()
 
 
 async def tokenize(service: Service) -> Response:
@@ -44,6 +45,6 @@ async def detokenize(service: Service) -> Response:
     tokens = body.get("tokens")
     if isinstance(tokens, list) and len(tokens) == 1 and isinstance(tokens[0], list):
         tokens = tokens[0]
-    ids = token_ids(tokens, "tokens", service.tokenizer.vocab_size)
+    ids = known_tokens(IDS.read(tokens, "tokens"), "tokens", service.tokenizer.vocab_size)
     data = b"".join(map(service.tokenizer.token_bytes, ids))
     return json_response({"prompt": data.decode("utf-8", errors="replace")})

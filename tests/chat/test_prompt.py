@@ -164,3 +164,43 @@ def test_spellings_are_found_leftmost_and_longest():
     assert not spellings.spelled_in("<ab[")
     tokenizer.control_ids = frozenset()
     assert not ControlSpellings(tokenizer).spelled_in("<a>")
+
+
+TOOL_TEMPLATE = (
+    "<|im_start|>system\n{% for tool in tools or [] %}{{ tool | tojson }}\n{% endfor %}<|im_end|>"
+    "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.name }}\n{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}"
+    "{{ call.function.name }}{{ call.function.arguments | tojson }}"
+    "{% endfor %}<|im_end|>{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_case_128_control_tokens_in_tools_calls_and_names(control):
+    schema = {"type": "object", "properties": {f"p{control}": {"description": control}}}
+    tools = [
+        {"type": "function", "function": {"name": f"f{control}", "parameters": schema}},
+        {"type": "function", "function": {"name": "g", "description": f" {control}\n"}},
+    ]
+    call = {"function": {"name": f"f{control}", "arguments": {f"p{control}": [control]}}}
+    messages = read_messages(
+        [
+            {"role": "user", "content": "x", "name": control},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "content": control, "name": f"f{control}"},
+        ]
+    )
+    encoder = ChatEncoder(ChatTemplate(TOOL_TEMPLATE, {}), TOKENIZER)
+    tokens = encoder.encode(messages, tools=tools)
+    assert controls_in(tokens) == ["<|im_start|>", "<|im_end|>"] * 4
+    assert text_of(tokens) == ChatTemplate(TOOL_TEMPLATE, {}).render(messages, tools=tools)
+
+
+def test_case_67_the_order_of_keys_in_tools_and_arguments_is_kept():
+    properties = {"z": {"type": "string"}, "a": {"type": "integer"}, "m": {}}
+    tools = [{"type": "function", "function": {"parameters": {"properties": properties}}}]
+    call = {"function": {"name": "f", "arguments": '{"z": 1, "a": {"y": 2, "b": 3}, "m": null}'}}
+    messages = read_messages([{"role": "assistant", "tool_calls": [call]}])
+    text = ChatTemplate(TOOL_TEMPLATE, {}).render(messages, tools=tools)
+    assert '{"z": {"type": "string"}, "a": {"type": "integer"}, "m": {}}' in text
+    assert 'f{"z": 1, "a": {"y": 2, "b": 3}, "m": null}' in text
