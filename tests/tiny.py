@@ -12,6 +12,7 @@ import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
     PretrainedConfig,
@@ -99,6 +100,14 @@ def _rope(kind: str, **values: Any) -> dict[str, Any]:
     return {"rope_type": kind, "rope_theta": 10000.0, **values}
 
 
+def _gemma3(**changes: Any) -> PretrainedConfig:
+    sizes = {key: value for key, value in SIZES.items() if key != "rope_theta"}
+    kinds = ["sliding_attention", "full_attention"]
+    defaults = {"num_hidden_layers": 2, "head_dim": 16, "sliding_window": 20, "layer_types": kinds}
+    tied = {"tie_word_embeddings": True, "query_pre_attn_scalar": 16}
+    return Gemma3TextConfig(**(sizes | defaults | tied | changes))
+
+
 VARIANTS: dict[str, PretrainedConfig] = {
     "llama": _llama(num_hidden_layers=2),
     "llama tied": _llama(tie_word_embeddings=True),
@@ -145,13 +154,35 @@ VARIANTS: dict[str, PretrainedConfig] = {
     "qwen3": Qwen3Config(**(SIZES | {"num_hidden_layers": 2}), head_dim=24),
     "qwen3 tied": Qwen3Config(**(SIZES | {"tie_word_embeddings": True}), head_dim=16),
     "qwen3 biases": Qwen3Config(**SIZES, head_dim=16, attention_bias=True),
+    "gemma3": _gemma3(),
+    "gemma3 odd sizes, softcap": _gemma3(
+        hidden_size=72,
+        intermediate_size=200,
+        num_attention_heads=6,
+        num_key_value_heads=3,
+        head_dim=24,
+        vocab_size=301,
+        query_pre_attn_scalar=40,
+        final_logit_softcapping=4.0,
+    ),
+    "gemma3 untied, one kv head": _gemma3(
+        tie_word_embeddings=False, num_key_value_heads=1, layer_types=["full_attention"] * 2
+    ),
+    "gemma3 biases, rope linear": _gemma3(
+        attention_bias=True,
+        sliding_window=70,
+        rope_parameters={
+            "full_attention": _rope("linear", factor=8.0) | {"rope_theta": 1e6},
+            "sliding_attention": _rope("default"),
+        },
+    ),
 }
 """Every configuration that changes what a model computes."""
 
 
 def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
     """A transformers model whose random weights give logits that vary by a few units."""
-    family = type(config).__name__.removesuffix("Config")
+    family = type(config).__name__.removesuffix("Config").removesuffix("Text")
     config._attn_implementation = "eager"
     model: PreTrainedModel = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(seed)

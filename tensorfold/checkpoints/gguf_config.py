@@ -60,6 +60,28 @@ def _rope_scaling(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] | 
     return {"rope_type": kind, **found}
 
 
+_LAYERS_27B = 62
+
+
+def _gemma3(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What Gemma 3 has beyond the others' terms. llama.cpp knows the scale of the scores and the
+    pattern of the layers by the model's size; newer files name the pattern."""
+    head_dim = config["head_dim"]
+    if config["num_hidden_layers"] == _LAYERS_27B:
+        head_dim = config["hidden_size"] // config["num_attention_heads"]
+    found = {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": head_dim,
+        "rope_local_base_freq": metadata.get("gemma3.rope.freq_base_swa", 10000.0),
+        "final_logit_softcapping": metadata.get("gemma3.final_logit_softcapping"),
+    }
+    pattern = metadata.get("gemma3.attention.sliding_window_pattern")
+    if isinstance(pattern, np.ndarray):
+        kinds = {True: "sliding_attention", False: "full_attention"}
+        return found | {"layer_types": [kinds[bool(slides)] for slides in pattern]}
+    return found if pattern is None else found | {"sliding_window_pattern": int(pattern)}
+
+
 def architecture(metadata: Mapping[str, Any]) -> str:
     """`general.architecture`. Raises CheckpointError for one that is not known."""
     name = metadata.get("general.architecture")
@@ -101,5 +123,7 @@ def build_config(
     config["tie_word_embeddings"] = "lm_head.weight" not in tensors
     config["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in tensors
     config["hidden_act"] = "silu"
+    if arch == "gemma3":
+        config.update(_gemma3(metadata, config))
     config.update({ours: metadata[key] for ours, key in _TOKENS.items() if key in metadata})
     return config

@@ -48,12 +48,12 @@ def _check_type(tensor: GgufTensor) -> None:
         )
 
 
-def _collect(headers: list[GgufHeader]) -> dict[str, GgufTensor]:
+def _collect(headers: list[GgufHeader], arch: str) -> dict[str, GgufTensor]:
     """All parts' tensors by Hugging Face's names, and `ROPE_FACTORS` by its own."""
     found: dict[str, GgufTensor] = {}
     for header in headers:
         for tensor in header.tensors.values():
-            name = hugging_face_name(tensor.name)
+            name = hugging_face_name(tensor.name, arch)
             if tensor.name == ROPE_FACTORS:
                 name = ROPE_FACTORS
             if name is None:
@@ -121,8 +121,7 @@ class GgufCheckpoint:
 
     def _describe(self, headers: list[GgufHeader]) -> None:
         metadata = headers[0].metadata
-        architecture(metadata)
-        found = _collect(headers)
+        found = _collect(headers, architecture(metadata))
         factors = found.pop(ROPE_FACTORS, None)
         self._found = found
         self.tensors = {name: TensorInfo(each.shape, each.format) for name, each in found.items()}
@@ -160,6 +159,9 @@ class GgufCheckpoint:
         if tensor is None:
             raise CheckpointError(f"{self._path}: no tensor {name!r}")
         values = _decode(tensor)
+        if self.config["model_type"] == "gemma3" and name.endswith("norm.weight"):
+            # llama.cpp stores the scale, Hugging Face what it has above 1.
+            return np.asarray(values, np.float32) - np.float32(1)
         heads = self._heads(name)
         if heads is None:
             return values

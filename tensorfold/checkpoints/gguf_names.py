@@ -6,6 +6,7 @@ ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
 }
 """`general.architecture` to the class name in `architectures`."""
 
@@ -32,15 +33,25 @@ _BLOCK = {
     "ffn_down": "mlp.down_proj",
 }
 
+_OF_ARCHITECTURE = {
+    "gemma3": {
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    },
+}
+"""Names of a layer's parts that only one architecture has, or that mean something else there."""
+
 _BLOCK_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _WHOLE_NAME = re.compile(r"(\w+)\.(weight|bias)")
 
 
-def hugging_face_name(name: str) -> str | None:
+def hugging_face_name(name: str, architecture: str) -> str | None:
     """Hugging Face's name of a GGUF tensor; None for one that is not known."""
     if match := _BLOCK_NAME.fullmatch(name):
         layer, part, kind = match.groups()
-        return f"model.layers.{layer}.{_BLOCK[part]}.{kind}" if part in _BLOCK else None
+        known = _BLOCK | _OF_ARCHITECTURE.get(architecture, {})
+        return f"model.layers.{layer}.{known[part]}.{kind}" if part in known else None
     if (match := _WHOLE_NAME.fullmatch(name)) and match[1] in _WHOLE:
         return f"{_WHOLE[match[1]]}.{match[2]}"
     return None

@@ -83,6 +83,8 @@ class AttentionShape:
     qk_norm_epsilon: float | None = None
     """Normalise every query and key head with this epsilon before the rotation."""
     window: int | None = None
+    scale: float | None = None
+    """Of the scores; None for head_dim ** -0.5."""
 
     @property
     def state(self) -> PagedKV:
@@ -106,6 +108,13 @@ class Attention(nnx.Module):
         self, x: Float[Array, "R D"], norm: RMSNorm, kv: KV, rows: Rows, angles: Angles
     ) -> tuple[Float[Array, "R D"], KV]:
         """`x` plus attention of the normalised rows, and the pages with them written."""
+        mixed, kv = self.mix(x, norm, kv, rows, angles)
+        return self.o_proj(mixed, residual=x), kv
+
+    def mix(
+        self, x: Float[Array, "R D"], norm: RMSNorm, kv: KV, rows: Rows, angles: Angles
+    ) -> tuple[Float[Array, "R X"], KV]:
+        """The heads of the normalised rows side by side, before `o_proj`, and the pages."""
         shape, qk_norm = self.shape, None
         if self.q_norm is not None and self.k_norm is not None:
             qk_norm = self.q_norm.weight[...], self.k_norm.weight[...], self.q_norm.epsilon
@@ -114,11 +123,11 @@ class Attention(nnx.Module):
             angles,
             *kv,
             rows,
-            scale=shape.head_dim**-0.5,
+            scale=shape.head_dim**-0.5 if shape.scale is None else shape.scale,
             window=shape.window,
             qk_norm=qk_norm,
         )
-        return self.o_proj(mixed.reshape(x.shape[0], -1), residual=x), (k_pages, v_pages)
+        return mixed.reshape(x.shape[0], -1), (k_pages, v_pages)
 
 
 class GatedMLP(nnx.Module):

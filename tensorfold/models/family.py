@@ -30,9 +30,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Leaf:
-    """How one parameter is made: `sources`, checkpoint tensors, joined along their first axis."""
+    """How one parameter is made: `sources`, checkpoint tensors, joined along their first axis, and
+    `add` added to every value (of a vector)."""
 
     sources: tuple[str, ...]
+    add: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tensorfold.models import llama, qwen3
+from tensorfold.models import gemma3, llama, qwen3
 from tensorfold.models.family import Family, Spec
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen3.FAMILY)
+FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen3.FAMILY, gemma3.FAMILY)
 
 
 def find(config: Mapping[str, Any]) -> Spec:

@@ -88,4 +88,4 @@ def _read(checkpoint: Checkpoint, path: str, leaf: Leaf, shape: tuple[int, ...])
         )
     if len(shape) == 2:
         return matmul.prepare(joined)
-    return jnp.asarray(np.asarray(joined, np.float32))
+    return jnp.asarray(np.asarray(joined, np.float32) + np.float32(leaf.add))

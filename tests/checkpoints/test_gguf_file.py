@@ -73,6 +73,50 @@ def test_rope_scaling_and_window(tmp_path: Path) -> None:
     assert config["attention_bias"] is True
 
 
+GEMMA3 = {
+    "blk.0.post_attention_norm.weight": "blk.0.attn_norm.weight",
+    "blk.0.post_ffw_norm.weight": "blk.0.attn_norm.weight",
+}
+
+
+def test_gemma3_has_the_terms_of_hugging_face(tmp_path: Path) -> None:
+    tensors = layer_tensors()
+    tensors |= {name: tensors[like] for name, like in GEMMA3.items()}
+    extra = {"gemma3.rope.freq_base": 1e6, "gemma3.attention.sliding_window": 64}
+    checkpoint = GgufCheckpoint(write_gguf(tmp_path / "g.gguf", "gemma3", tensors, extra))
+    config = checkpoint.config
+    assert config["architectures"] == ["Gemma3ForCausalLM"]
+    assert (config["rope_theta"], config["rope_local_base_freq"]) == (1e6, 1e4)
+    assert (config["sliding_window"], config["query_pre_attn_scalar"]) == (64, 16)
+    assert "layer_types" not in config
+    layer = "model.layers.0."
+    for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm", "input_layernorm"):
+        assert f"{layer}{name}.weight" in checkpoint.tensors
+    stored, _ = tensors["blk.0.post_attention_norm.weight"]
+    read = checkpoint.read(f"{layer}post_attention_layernorm.weight")
+    np.testing.assert_array_equal(read + np.float32(1), stored)
+    stored, _ = tensors["blk.0.ffn_norm.weight"]
+    read = checkpoint.read(f"{layer}pre_feedforward_layernorm.weight")
+    np.testing.assert_array_equal(read, stored - np.float32(1))
+
+
+def test_gemma3_files_may_name_their_pattern_and_the_27b_scales_by_its_width(
+    tmp_path: Path,
+) -> None:
+    extra = {
+        "gemma3.block_count": np.uint32(62),
+        "gemma3.attention.sliding_window_pattern": [True, False],
+        "gemma3.final_logit_softcapping": 30.0,
+    }
+    config = GgufCheckpoint(write_gguf(tmp_path / "g.gguf", "gemma3", metadata=extra)).config
+    assert config["layer_types"] == ["sliding_attention", "full_attention"]
+    assert config["final_logit_softcapping"] == 30.0
+    assert config["query_pre_attn_scalar"] == 256 // 4
+    extra["gemma3.attention.sliding_window_pattern"] = np.uint32(4)
+    config = GgufCheckpoint(write_gguf(tmp_path / "h.gguf", "gemma3", metadata=extra)).config
+    assert config["sliding_window_pattern"] == 4
+
+
 def test_values_are_those_of_ggml(path: Path) -> None:
     checkpoint = GgufCheckpoint(path)
     reader = {each.name: each for each in gguf.GGUFReader(path).tensors}

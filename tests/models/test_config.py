@@ -9,6 +9,7 @@ from tiny import TinyCheckpoint, tiny_checkpoint
 from tensorfold.checkpoints.interface import CheckpointError
 from tensorfold.models import registry
 from tensorfold.models.family import Family, PagedKV, Spec
+from tensorfold.models.gemma3 import Gemma3Config
 from tensorfold.models.llama import LlamaConfig
 from tensorfold.runtime.load import load
 
@@ -20,6 +21,8 @@ def changed(variant: str, **values: Any) -> dict[str, Any]:
     config = dict(CONFIGS[variant]) | values
     return {key: value for key, value in config.items() if value is not GONE}
 
+
+KNOWN = ", ".join(name for family in registry.FAMILIES for name in family.architectures)
 
 CONFIGS = {name: tiny_checkpoint(name).config for name in ("llama", "qwen2", "qwen3")}
 
@@ -67,13 +70,11 @@ CONFIGS = {name: tiny_checkpoint(name).config for name in ("llama", "qwen2", "qw
         ),
         (
             {"architectures": ["MambaForCausalLM"]},
-            "architecture MambaForCausalLM is not supported (only LlamaForCausalLM, "
-            "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)",
+            f"architecture MambaForCausalLM is not supported (only {KNOWN})",
         ),
         (
             {"architectures": GONE},
-            "architecture (none) is not supported (only LlamaForCausalLM, "
-            "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)",
+            f"architecture (none) is not supported (only {KNOWN})",
         ),
     ],
 )
@@ -94,6 +95,33 @@ def test_a_config_that_can_not_run_is_named(
 def test_qwen3_has_no_window() -> None:
     with pytest.raises(ValueError, match="'use_sliding_window': True is not supported"):
         registry.find(changed("qwen3", use_sliding_window=True))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hidden_activation": "gelu"}, "'hidden_activation': 'gelu' is not supported"),
+        ({"attn_logit_softcapping": 50.0}, "'attn_logit_softcapping': 50.0 is not supported"),
+        ({"use_bidirectional_attention": True}, "'use_bidirectional_attention': True is not"),
+        ({"num_key_value_heads": 3}, "4 attention heads do not share 3 kv heads"),
+        ({"sliding_window": GONE}, "'sliding_window' must be int, not None"),
+    ],
+)
+def test_what_gemma3_can_not_run_is_named(values: dict[str, Any], message: str) -> None:
+    config = dict(tiny_checkpoint("gemma3").config) | values
+    with pytest.raises(ValueError, match=message):
+        registry.find({key: value for key, value in config.items() if value is not GONE})
+
+
+def test_gemma3_configs_may_be_in_the_terms_of_older_versions() -> None:
+    new = dict(tiny_checkpoint("gemma3 biases, rope linear").config)
+    assert new["layer_types"] == ["sliding_attention", "full_attention"]
+    old = {
+        key: value for key, value in new.items() if key not in ("rope_parameters", "layer_types")
+    }
+    old |= {"rope_theta": 1e6, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 2}
+    old["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
+    assert Gemma3Config.read(old) == Gemma3Config.read(new)
 
 
 def test_a_config_may_be_in_the_terms_of_older_versions() -> None:
@@ -181,5 +209,5 @@ def test_a_family_is_one_line_in_the_registry(monkeypatch: pytest.MonkeyPatch) -
     assert registry.find(config).vocab_size == 7
     assert asked == [config]
     assert registry.find(CONFIGS["llama"]).vocab_size == 300
-    with pytest.raises(ValueError, match="Qwen3ForCausalLM, NewForCausalLM"):
+    with pytest.raises(ValueError, match=f"{KNOWN}, NewForCausalLM"):
         registry.find({"architectures": ["Other"]})

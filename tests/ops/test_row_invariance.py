@@ -89,6 +89,19 @@ def test_swiglu(width: int) -> None:
     assert_invariant(activation.swiglu, normal(256, width))
 
 
+@pytest.mark.parametrize("width", [6, 200, 4096])
+def test_geglu_and_softcap(width: int) -> None:
+    assert_invariant(lambda x: activation.softcap(activation.geglu(x), 30.0), normal(256, width))
+
+
+@pytest.mark.parametrize("width", [7, 640])
+def test_rms_norm_that_is_added(width: int) -> None:
+    weight = jnp.asarray(normal(width))
+    assert_invariant(
+        lambda x: x[:, 0] + norm.rms_norm(x[:, 1], weight, 1e-6), normal(256, 2, width)
+    )
+
+
 @pytest.mark.parametrize(("heads", "head_dim"), [(1, 8), (3, 10), (9, 64)])
 def test_rotate(heads: int, head_dim: int) -> None:
     rotation = rope.make_rope(head_dim, 10000.0)

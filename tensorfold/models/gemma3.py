@@ -1,0 +1,210 @@
+"""Gemma 3, text: sliding and global layers with a norm before and after each part.
+
+Gemma Team 2025 (arXiv:2503.19786). Norms scale by `1 + weight`; every sixth layer, or as
+`layer_types` says, sees all positions and has a rotary base of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jaxtyping import Float
+
+from tensorfold.models.blocks import (
+    KV,
+    Attention,
+    AttentionShape,
+    Embedding,
+    Linear,
+    RMSNorm,
+    layer_leaves,
+    outer_leaves,
+)
+from tensorfold.models.config import need, only, read_rope
+from tensorfold.models.family import Family, Leaf, Spec, State
+from tensorfold.ops.activation import geglu, softcap
+from tensorfold.ops.rope import Angles, Rope
+from tensorfold.ops.rows import Rows
+
+_SLIDING = "sliding_attention"
+_PATTERN = 6
+_LOCAL_BASE = 10000.0
+
+
+@dataclass(frozen=True)
+class Gemma3Config:
+    """What the family reads of config.json."""
+
+    vocab_size: int
+    mlp_width: int
+    attention: tuple[AttentionShape, ...]
+    """One a layer; a layer with a window rotates by `local_rope`."""
+    epsilon: float
+    global_rope: Rope
+    local_rope: Rope
+    softcap: float | None
+    tied: bool
+    context: int
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Gemma3Config":
+        """Raises ValueError naming a value that this family can't run."""
+        only(config, "hidden_activation", "gelu_pytorch_tanh")
+        only(config, "attn_logit_softcapping", None)
+        only(config, "use_bidirectional_attention", False)
+        heads, kv_heads = need(config, "num_attention_heads"), need(config, "num_key_value_heads")
+        if heads % kv_heads:
+            raise ValueError(f"{heads} attention heads do not share {kv_heads} kv heads")
+        epsilon = need(config, "rms_norm_eps", float)
+        head_dim = config.get("head_dim") or 256
+        bias = bool(config.get("attention_bias", False))
+        shape = AttentionShape(
+            width=need(config, "hidden_size"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            qkv_bias=bias,
+            output_bias=bias,
+            qk_norm_epsilon=epsilon,
+            scale=float(config.get("query_pre_attn_scalar") or head_dim) ** -0.5,
+        )
+        local = replace(shape, window=need(config, "sliding_window"))
+        return cls(
+            vocab_size=need(config, "vocab_size"),
+            mlp_width=need(config, "intermediate_size"),
+            attention=tuple(local if slides else shape for slides in _sliding(config)),
+            epsilon=epsilon,
+            global_rope=_rope(config, "full_attention", head_dim),
+            local_rope=_rope(config, _SLIDING, head_dim),
+            softcap=config.get("final_logit_softcapping"),
+            tied=bool(config.get("tie_word_embeddings", True)),
+            context=need(config, "max_position_embeddings"),
+        )
+
+
+def _sliding(config: Mapping[str, Any]) -> list[bool]:
+    """Whether each layer has a window."""
+    layers = need(config, "num_hidden_layers")
+    kinds = config.get("layer_types")
+    if kinds is not None:
+        return [kind == _SLIDING for kind in kinds]
+    pattern = config.get("sliding_window_pattern") or _PATTERN
+    return [(i + 1) % pattern != 0 for i in range(layers)]
+
+
+def _rope(config: Mapping[str, Any], kind: str, head_dim: int) -> Rope:
+    """`rope_parameters` has an entry a layer type; before transformers 5, `rope_theta` and
+    `rope_scaling` were the global layers' and `rope_local_base_freq` the local ones'."""
+    parameters = config.get("rope_parameters")
+    if parameters is not None:
+        parameters = parameters[kind]
+    elif kind == _SLIDING:
+        parameters = {"rope_theta": config.get("rope_local_base_freq", _LOCAL_BASE)}
+    else:
+        scaling = config.get("rope_scaling") or {}
+        parameters = {"rope_theta": config.get("rope_theta", 1e6), **scaling}
+    return read_rope({**config, "rope_parameters": parameters}, head_dim)
+
+
+class MLP(nnx.Module):
+    """GeGLU with gate and up fused into one projection."""
+
+    def __init__(self, width: int, hidden: int):
+        self.gate_up_proj = Linear(width, 2 * hidden)
+        self.down_proj = Linear(hidden, width)
+
+    def __call__(self, x: Float[Array, "R D"], norm: RMSNorm) -> Float[Array, "R D"]:
+        """The MLP of the normalised rows."""
+        return self.down_proj(geglu(self.gate_up_proj(x, norm=norm)))
+
+
+class Block(nnx.Module):
+    """One layer."""
+
+    def __init__(self, config: Gemma3Config, shape: AttentionShape):
+        self.input_layernorm = RMSNorm(shape.width, config.epsilon)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = RMSNorm(shape.width, config.epsilon)
+        self.pre_feedforward_layernorm = RMSNorm(shape.width, config.epsilon)
+        self.mlp = MLP(shape.width, config.mlp_width)
+        self.post_feedforward_layernorm = RMSNorm(shape.width, config.epsilon)
+
+    def __call__(
+        self, x: Float[Array, "R D"], kv: KV, rows: Rows, angles: Angles
+    ) -> tuple[Float[Array, "R D"], KV]:
+        """Attention, then the MLP, each normalised again before it is added to the rows."""
+        mixed, kv = self.self_attn.mix(x, self.input_layernorm, kv, rows, angles)
+        x = x + self.post_attention_layernorm(self.self_attn.o_proj(mixed))
+        hidden = self.mlp(x, self.pre_feedforward_layernorm)
+        return x + self.post_feedforward_layernorm(hidden), kv
+
+
+@jax.jit
+def _run(block: Block, x: Array, kv: KV, rows: Rows, angles: Angles) -> tuple[Array, KV]:
+    """A block as a function of its own, so that layers of one shape are traced once."""
+    return block(x, kv, rows, angles)
+
+
+class Gemma3(nnx.Module):
+    """The model."""
+
+    def __init__(self, config: Gemma3Config):
+        width = config.attention[0].width
+        self.embed_tokens = Embedding(config.vocab_size, width)
+        self.layers = nnx.List([Block(config, shape) for shape in config.attention])
+        self.norm = RMSNorm(width, config.epsilon)
+        self.lm_head = None if config.tied else Linear(width, config.vocab_size)
+        self.config = config
+
+    def __call__(self, rows: Rows, state: State) -> tuple[Float[Array, "R D"], State]:
+        """Hidden rows after the last norm, and the written state."""
+        x = self.embed_tokens(rows.token)
+        x = x * jnp.sqrt(jnp.float32(x.shape[1]))
+        global_angles = self.config.global_rope.angles(rows.position)
+        local_angles = self.config.local_rope.angles(rows.position)
+        written = []
+        for block, kv in zip(self.layers, state, strict=True):
+            angles = global_angles if block.self_attn.shape.window is None else local_angles
+            x, kv = _run(block, x, kv, rows, angles)
+            written.append(kv)
+        return self.norm(x), tuple(written)
+
+    def logits(self, hidden: Float[Array, "D_ D"]) -> Float[Array, "D_ V"]:
+        """The head, or the embedding table where they are tied."""
+        head = self.embed_tokens.attend if self.lm_head is None else self.lm_head
+        return softcap(head(hidden), self.config.softcap)
+
+
+def leaves(config: Gemma3Config) -> dict[str, Leaf]:
+    """Where each parameter comes from, by Hugging Face's tensor names."""
+    out = outer_leaves(tied=config.tied)
+    for i, shape in enumerate(config.attention):
+        out |= layer_leaves(i, qkv_bias=shape.qkv_bias, output_bias=shape.output_bias)
+        for name in (
+            "self_attn.q_norm",
+            "self_attn.k_norm",
+            "pre_feedforward_layernorm",
+            "post_feedforward_layernorm",
+        ):
+            out[f"layers.{i}.{name}.weight"] = Leaf((f"model.layers.{i}.{name}.weight",))
+    return {path: replace(leaf, add=1.0) if "norm" in path else leaf for path, leaf in out.items()}
+
+
+def spec(config: Mapping[str, Any]) -> Spec:
+    """The model that `config` describes."""
+    read = Gemma3Config.read(config)
+    return Spec(
+        build=lambda: Gemma3(read),
+        leaves=leaves(read),
+        state=tuple(shape.state for shape in read.attention),
+        vocab_size=read.vocab_size,
+        context=read.context,
+        ignored=lambda name: read.tied and name == "lm_head.weight",
+    )
+
+
+FAMILY = Family(architectures=("Gemma3ForCausalLM",), spec=spec)
