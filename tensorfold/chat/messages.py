@@ -1,7 +1,7 @@
 """Chat messages as a client sends them, checked and put into the form chat templates read."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
@@ -9,6 +9,8 @@ Message = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _SYSTEM_ROLES = ("system", "developer")
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+
+_TITLE_CHARACTERS = 4096
 
 UNPARSED_ARGUMENTS = "raw_arguments"
 """The key that carries a tool call's arguments to the template when they are not a JSON object."""
@@ -27,6 +29,19 @@ def read_messages(value: object) -> list[Message]:
     if not isinstance(value, list) or not value:
         raise MessageError("messages must be a non-empty list", "messages")
     return [_read_message(message, f"messages[{i}]") for i, message in enumerate(value)]
+
+
+def is_title_request(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether checked messages ask for a conversation's title, as agents do beside their work.
+
+    The first is a system message that speaks of a title, and all of them are short.
+    """
+    if messages[0].get("role") != "system":
+        return False
+    if "title" not in _read_content(messages[0].get("content"), "content").casefold():
+        return False
+    size = sum(len(_read_content(message.get("content"), "content")) for message in messages)
+    return size < _TITLE_CHARACTERS
 
 
 def arrange(messages: Iterable[Message], *, later_system: bool) -> list[Message]:

@@ -14,10 +14,14 @@ from tensorfold.engine.interface import TokenLogprobs
 
 @dataclass(frozen=True)
 class Token:
-    """A token of a reply, with its log probabilities where they were asked for and are shown."""
+    """A token of a reply, with its log probabilities where they were asked for and are shown.
+
+    `offset` is where the token's first character stands in the reply's text.
+    """
 
     id: int
     logprobs: TokenLogprobs | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Piece:
 
     def unseen(self, kind: Literal["content", "reasoning"] = "content") -> "Piece":
         """The piece as markup: its tokens count, and no text or log probability is shown."""
-        return Piece("", tuple(Token(token.id) for token in self.tokens), kind)
+        return Piece("", tuple(replace(token, logprobs=None) for token in self.tokens), kind)
 
 
 @dataclass(frozen=True)

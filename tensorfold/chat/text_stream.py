@@ -8,6 +8,7 @@ character the longest: that depends on the text alone, never on how it is cut in
 import codecs
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tensorfold.chat.pieces import Piece, Token
 from tensorfold.checkpoints.interface import Tokenizer
@@ -92,6 +93,8 @@ class ReplyText:
         self._held: deque[Piece] = deque()
         self._free = 0
         """How many characters of the held pieces can't be part of a stop string."""
+        self._length = 0
+        """Of the text decoded so far, in characters."""
 
     @property
     def stop_string(self) -> str | None:
@@ -102,6 +105,7 @@ class ReplyText:
         """The pieces that `token` releases; the token that ends the reply adds no text."""
         for piece in self._decode(token):
             self._held.append(piece)
+            self._length += len(piece.text)
             checked = self._unchecked <= 0
             self._free += len(self._filter.push(piece.text) if checked else piece.text)
         self._unchecked -= 1
@@ -121,6 +125,7 @@ class ReplyText:
             # The character before is broken off, and this token's text begins a piece.
             yield Piece(self._decoder.decode(b"", final=True), self._incomplete)
             self._incomplete = ()
+        token = replace(token, offset=self._length)
         text = self._decoder.decode(data)
         if not self._decoder.getstate()[0]:
             yield Piece(text, (*self._incomplete, token))

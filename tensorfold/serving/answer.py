@@ -10,6 +10,7 @@ from typing import Any
 from quart import Response, request
 
 from tensorfold.chat.pieces import CallPiece, Part, Piece, Token
+from tensorfold.checkpoints.interface import Tokenizer
 from tensorfold.engine.interface import TokenLogprobs
 from tensorfold.serving.errors import ApiError, server_error
 from tensorfold.serving.generation import Prompt, ReplyOptions, plan_replies
@@ -46,7 +47,8 @@ class Said:
                 self.reasoning += part.text
             else:
                 self.content += part.text
-        self.prompt_logprobs = update.prompt_logprobs or self.prompt_logprobs
+        if update.prompt_logprobs is not None:
+            self.prompt_logprobs = update.prompt_logprobs
         self.end = update.end
 
     def _add_call(self, part: CallPiece) -> None:
@@ -75,6 +77,9 @@ class Shape(ABC):
     id: str
     model: str
     created: int
+    tokenizer: Tokenizer
+    options: ReplyOptions
+    prompts: Sequence[Prompt]
 
     object: str
     chunk_object: str
@@ -89,13 +94,21 @@ class Shape(ABC):
             "choices": choices,
         }
 
-    @abstractmethod
-    def opening(self, index: int) -> dict[str, Any] | None:
-        """The choice sent before any text, if the API has one."""
+    def beside_choices(self) -> dict[str, Any]:
+        """What the answer, or a stream's first chunk, has beside its choices."""
+        return {}
 
     @abstractmethod
-    def delta(self, index: int, part: Part) -> dict[str, Any]:
-        """The choice that adds a part with text."""
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice sent before the engine has said anything, if the API has one."""
+
+    def prompt(self, index: int, found: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        """The choice sent when the prompt's log probabilities have come, if the API has one."""
+        return None
+
+    @abstractmethod
+    def delta(self, index: int, part: Part) -> dict[str, Any] | None:
+        """The choice that adds a part with text, if it is one to send."""
 
     @abstractmethod
     def last(self, index: int, tokens: Sequence[Token], finish_reason: str) -> dict[str, Any]:
@@ -105,30 +118,29 @@ class Shape(ABC):
     def whole(self, index: int, said: Said) -> dict[str, Any]:
         """A choice in one piece."""
 
+    def token_ids(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        """The field of a choice that has the ids of its tokens, if they were asked for."""
+        if not self.options.return_token_ids:
+            return {}
+        return {"token_ids": [token.id for token in tokens]}
 
-async def answer(
-    service: Service,
-    options: ReplyOptions,
-    prompts: Sequence[Prompt],
-    shape: Shape,
-    *,
-    param: str,
-    arrived: float,
-) -> Response:
+
+async def answer(service: Service, shape: Shape, *, param: str, arrived: float) -> Response:
     """Run a request's replies and send them. Raises `ApiError` before anything is sent."""
-    asked = plan_replies(service, options, prompts, reply_id=shape.id, param=param)
+    options = shape.options
+    asked = plan_replies(service, options, shape.prompts, reply_id=shape.id, param=param)
     replies = Replies(service, asked)
     replies.start(arrived)
     request.scope["state"][CONNECTION].add(replies)
     headers = {"x-request-id": shape.id}
     if options.stream:
-        return stream_response(_events(replies, asked, options, shape), headers)
+        return stream_response(_events(replies, asked, shape), headers)
     said = [Said() for _ in asked]
     async for update in replies.updates():
         said[update.index].add(update)
     choices = [shape.whole(index, one) for index, one in enumerate(said)]
     ends = [one.end for one in said if one.end is not None]
-    body = shape.envelope(shape.object, choices)
+    body = shape.envelope(shape.object, choices) | shape.beside_choices()
     body["usage"] = usage(asked, ends, options.n)
     for one, choice, end in zip(asked, choices, ends, strict=True):
         # One reply reports for the answer, and of several each for its choice.
@@ -136,14 +148,14 @@ async def answer(
     return json_response(body, headers=headers)
 
 
-async def _events(
-    replies: Replies, asked: Sequence[Asked], options: ReplyOptions, shape: Shape
-) -> AsyncIterator[bytes]:
+async def _events(replies: Replies, asked: Sequence[Asked], shape: Shape) -> AsyncIterator[bytes]:
+    options = shape.options
     ends: dict[int, ReplyEnd] = {}
     try:
         for index in range(len(asked)):
             if (opening := shape.opening(index)) is not None:
-                yield event(shape.envelope(shape.chunk_object, [opening]))
+                chunk = shape.envelope(shape.chunk_object, [opening])
+                yield event(chunk | shape.beside_choices() if index == 0 else chunk)
         async for update in replies.updates():
             for choice in _choices(shape, update):
                 chunk = shape.envelope(shape.chunk_object, [choice])
@@ -170,13 +182,16 @@ async def _events(
 def _choices(shape: Shape, update: Update) -> Iterator[dict[str, Any]]:
     """The choices of the chunks that an update is sent as."""
     tokens: tuple[Token, ...] = ()
+    found = update.prompt_logprobs
+    choices = [] if found is None else [shape.prompt(update.index, found)]
     for part in update.parts:
         if isinstance(part, Piece) and not part.text:
             tokens = part.tokens
         else:
-            yield shape.delta(update.index, part)
+            choices.append(shape.delta(update.index, part))
     if update.end is not None:
-        yield shape.last(update.index, tokens, update.end.finish_reason)
+        choices.append(shape.last(update.index, tokens, update.end.finish_reason))
+    return (choice for choice in choices if choice is not None)
 
 
 def _usage(

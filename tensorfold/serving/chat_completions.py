@@ -4,12 +4,12 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quart import Response, request
 
-from tensorfold.chat.messages import Message, MessageError, read_messages
+from tensorfold.chat.messages import Message, MessageError, is_title_request, read_messages
 from tensorfold.chat.pieces import CallPiece, Part, Piece, Stage, Token
 from tensorfold.chat.template import RESERVED_VARIABLES, ChatTemplateError
 from tensorfold.engine.interface import Constraint
@@ -26,6 +26,7 @@ from tensorfold.serving.fields import (
     refuse,
 )
 from tensorfold.serving.generation import Prompt, read_reply_options
+from tensorfold.serving.logprobs import alternatives, chat_logprobs
 from tensorfold.serving.service import Service
 
 ENABLE_THINKING: Field[bool | None] = Field(
@@ -43,9 +44,12 @@ PROMPT_UNSUPPORTED = (
     Unsupported("chat_template", EMPTY),
     Unsupported("continue_final_message", EMPTY),
 )
+LOGPROBS = Field("logprobs", boolean(), False, "Tells each token's log probability.")
+TOP_LOGPROBS: Field[int | None] = Field(
+    "top_logprobs", alternatives(), None, "As many of the likeliest tokens at each place."
+)
 UNSUPPORTED = (
-    Unsupported("logprobs", [False]),
-    Unsupported("top_logprobs", EMPTY),
+    Unsupported("prompt_logprobs", [False]),
     Unsupported("modalities", [["text"], []]),
 )
 
@@ -57,27 +61,49 @@ class ChatShape(Shape):
     object: str = "chat.completion"
     chunk_object: str = "chat.completion.chunk"
 
+    def beside_choices(self) -> dict[str, Any]:
+        """The prompt's tokens, if they were asked for."""
+        if not self.options.return_token_ids:
+            return {}
+        return {"prompt_token_ids": list(self.prompts[0].tokens)}
+
     def opening(self, index: int) -> dict[str, Any]:
         """The role, once and before any text."""
-        return {"index": index, "delta": {"role": "assistant"}, "finish_reason": None}
+        return self._chunk(index, {"role": "assistant"}, ())
 
     def delta(self, index: int, part: Part) -> dict[str, Any]:
         """A stretch of content, of reasoning or of a call."""
-        return {"index": index, "delta": _delta(part), "finish_reason": None}
+        return self._chunk(index, _delta(part), part.tokens)
 
     def last(self, index: int, tokens: Sequence[Token], finish_reason: str) -> dict[str, Any]:
         """An empty delta."""
-        return {"index": index, "delta": {}, "finish_reason": finish_reason}
+        return self._chunk(index, {}, tokens) | {"finish_reason": finish_reason}
 
     def whole(self, index: int, said: Said) -> dict[str, Any]:
         """The assistant's message."""
-        message: dict[str, Any] = {"role": "assistant", "content": said.content}
+        message: dict[str, Any] = {"role": "assistant", "content": said.content, "refusal": None}
         if said.reasoning:
             message["reasoning_content"] = said.reasoning
         if said.calls:
             message["content"] = said.content or None
             message["tool_calls"] = [_call(call) for call in said.calls]
-        return {"index": index, "message": message, "finish_reason": said.finish_reason}
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": self._logprobs(said.tokens),
+            "finish_reason": said.finish_reason,
+        } | self.token_ids(said.tokens)
+
+    def _chunk(self, index: int, delta: dict[str, Any], tokens: Sequence[Token]) -> dict[str, Any]:
+        return {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._logprobs(tokens) if tokens else None,
+            "finish_reason": None,
+        } | self.token_ids(tokens)
+
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
+        return chat_logprobs(self.tokenizer, tokens) if self.options.logprobs is not None else None
 
 
 def _delta(part: Part) -> dict[str, Any]:
@@ -98,14 +124,27 @@ async def chat_completions(service: Service) -> Response:
     arrived = time.monotonic()
     body = await read_body(request)
     refuse(body, UNSUPPORTED)
-    options = read_reply_options(body, service)
+    options = replace(read_reply_options(body, service), logprobs=_alternatives(body))
     prompt = Prompt(
         await chat_prompt(service, body),
         stages=reply_stages(service, body),
         constraint=reply_constraint(service, body),
     )
-    shape = ChatShape(f"chatcmpl-{uuid.uuid4().hex}", options.model, now())
-    return await answer(service, options, [prompt], shape, param="messages", arrived=arrived)
+    if is_title_request(body["messages"]) and not body.get("tools"):
+        options = replace(options, background=True)
+    reply_id = f"chatcmpl-{uuid.uuid4().hex}"
+    shape = ChatShape(reply_id, options.model, now(), service.tokenizer, options, [prompt])
+    return await answer(service, shape, param="messages", arrived=arrived)
+
+
+def _alternatives(body: Body) -> int | None:
+    """How many alternatives to tell of with each token; None for no log probabilities."""
+    count = TOP_LOGPROBS.of(body)
+    if LOGPROBS.of(body):
+        return count or 0
+    if count:
+        raise ApiError("top_logprobs needs logprobs to be true", param="top_logprobs")
+    return None
 
 
 def reply_stages(service: Service, body: Body) -> Callable[[], Sequence[Stage]]:

@@ -23,6 +23,7 @@ TOKEN_ID: Schema = {"$ref": "#/components/schemas/TokenId"}
 
 _INTEGER = r"[+-]?[0-9]{1,4000}"
 _NATURAL = r"\+?[0-9]{1,4000}"
+_TOKEN = r"(0|[1-9][0-9]{0,8})"
 _NUMBER = r"[+-]?([0-9]{1,200}\.?[0-9]{0,200}|\.[0-9]{1,200})([eE][+-]?[0-9]{1,2})?"
 
 
@@ -202,6 +203,15 @@ def _finite(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
+def or_false(kind: Kind[T]) -> Kind[T | None]:
+    """What `kind` is, or false, which asks for nothing."""
+
+    def read(value: object, name: str) -> T | None:
+        return None if value is False else kind.read(value, name)
+
+    return Kind(read, {"anyOf": [kind.schema, {"const": False}]})
+
+
 def strings(most: int, longest: int) -> Kind[tuple[str, ...]]:
     """A non-empty string or a list of them: at most `most`, each of at most `longest` letters."""
 
@@ -236,6 +246,29 @@ def token_ids(most: int | None = None) -> Kind[tuple[int, ...]]:
 
     bound = {} if most is None else {"maxItems": most}
     return Kind(read, {"type": "array", "items": TOKEN_ID, **bound})
+
+
+def biases(most: int, largest: float) -> Kind[tuple[tuple[int, float], ...]]:
+    """An object from token ids to numbers of at most `largest` either way, as (id, number)s."""
+    amount = number(-largest, largest)
+
+    def read(value: object, name: str) -> tuple[tuple[int, float], ...]:
+        if not isinstance(value, dict):
+            raise ApiError(f"{name} must be an object or null", param=name)
+        if len(value) > most:
+            raise ApiError(f"{name} may hold at most {most} tokens", param=name)
+        for key in value:
+            if not re.fullmatch(_TOKEN, key):
+                raise ApiError(f"{name} must name its tokens by their ids", param=name)
+        return tuple((int(key), amount.read(item, name)) for key, item in value.items())
+
+    schema = {
+        "type": "object",
+        "maxProperties": most,
+        "propertyNames": {"pattern": f"^{_TOKEN}$"},
+        "additionalProperties": amount.schema,
+    }
+    return Kind(read, schema)
 
 
 def known_tokens(ids: Sequence[int], name: str, vocab_size: int) -> tuple[int, ...]:

@@ -13,13 +13,16 @@ from tensorfold.serving.fields import (
     Body,
     Field,
     Unsupported,
+    biases,
     boolean,
     integer,
+    known_tokens,
     mapping,
     number,
     refuse,
     strings,
     text,
+    token_ids,
 )
 from tensorfold.serving.reply import Asked
 from tensorfold.serving.service import Service
@@ -50,6 +53,33 @@ SEED: Field[int | None] = Field(
 STOP: Field[tuple[str, ...]] = Field(
     "stop", strings(most=256, longest=4096), (), "Strings that end the reply before them."
 )
+STOP_TOKEN_IDS: Field[tuple[int, ...]] = Field(
+    "stop_token_ids", token_ids(most=256), (), "Tokens that end the reply, as end tokens do."
+)
+MIN_TOKENS = Field(
+    "min_tokens", integer(0), 0, "Before as many tokens neither an end token nor stop ends it."
+)
+PRESENCE_PENALTY = Field(
+    "presence_penalty", number(-2, 2), 0.0, "Taken from the logits of tokens in the reply."
+)
+FREQUENCY_PENALTY = Field(
+    "frequency_penalty", number(-2, 2), 0.0, "The same, for each time the token was said."
+)
+REPETITION_PENALTY = Field(
+    "repetition_penalty", number(0.01, 100), 1.0, "Divides the logits of tokens said or read."
+)
+LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field(
+    "logit_bias", biases(most=1024, largest=100), (), "Added to the logits of these tokens."
+)
+RETURN_TOKEN_IDS = Field(
+    "return_token_ids", boolean(), False, "Sends the ids of the prompt and of the reply."
+)
+PRIORITY: Field[str | None] = Field(
+    "priority", text(), None, '"background" yields to every request that is not.'
+)
+CACHE_SALT = Field(
+    "cache_salt", text(), "", "Kept prompts are shared among requests of one salt only."
+)
 IGNORE_EOS = Field("ignore_eos", boolean(), False, "Goes on past the model's end tokens.")
 DRAFT = Field("draft", boolean(), True, "False decodes a token at a time; the tokens are the same.")
 STREAM = Field("stream", boolean(), False, "Sends the reply as server-sent events.")
@@ -71,12 +101,21 @@ FIELDS: tuple[Field[Any], ...] = (
     TOP_K,
     MIN_P,
     SEED,
+    PRESENCE_PENALTY,
+    FREQUENCY_PENALTY,
+    REPETITION_PENALTY,
+    LOGIT_BIAS,
     STOP,
+    STOP_TOKEN_IDS,
+    MIN_TOKENS,
     IGNORE_EOS,
     DRAFT,
     STREAM,
     STREAM_OPTIONS,
     CHOICES,
+    RETURN_TOKEN_IDS,
+    PRIORITY,
+    CACHE_SALT,
 )
 
 UNSUPPORTED = (
@@ -86,36 +125,36 @@ UNSUPPORTED = (
     Unsupported("guided_choice"),
     Unsupported("guided_grammar"),
     Unsupported("structured_outputs"),
-    Unsupported("logit_bias", EMPTY),
-    Unsupported("frequency_penalty", EMPTY),
-    Unsupported("presence_penalty", EMPTY),
-    Unsupported("repetition_penalty", [1, 0]),
-    Unsupported("prompt_logprobs", [False]),
     Unsupported("thinking_budget", EMPTY),
-    Unsupported("min_tokens", EMPTY),
-    Unsupported("stop_token_ids", EMPTY),
     Unsupported("bad_words", EMPTY),
     Unsupported("allowed_token_ids", EMPTY),
     Unsupported("use_beam_search", EMPTY),
     Unsupported("best_of", [0, 1]),
-    Unsupported("echo", EMPTY),
-    Unsupported("return_token_ids", EMPTY),
 )
 
 
 @dataclass(frozen=True)
 class ReplyOptions:
-    """What a request asks of its reply; `max_tokens` is None unless it says so itself."""
+    """What a request asks of its replies; `max_tokens` is None unless it says so itself.
+
+    `logprobs` and `prompt_logprobs` are numbers of alternatives, None for no log probabilities.
+    """
 
     model: str
     sampling: Sampling
     max_tokens: int | None
     stops: tuple[str, ...]
+    stop_ids: frozenset[int]
     ignore_eos: bool
     draft: bool
     stream: bool
     include_usage: bool
     n: int
+    return_token_ids: bool
+    background: bool
+    cache_salt: str
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -133,17 +172,29 @@ class Prompt:
 def read_reply_options(body: Body, service: Service) -> ReplyOptions:
     """Read the shared fields of a generating request. Raises `ApiError`."""
     refuse(body, UNSUPPORTED)
+    vocab_size = service.engine.limits.vocab_size
     limits = [field.of(body) for field in REPLY_LIMITS]
+    max_tokens = next((limit for limit in limits if limit), None)
+    sampling = _read_sampling(body, service)
+    if max_tokens is not None and sampling.min_tokens > max_tokens:
+        raise ApiError(
+            f"min_tokens must be at most the reply limit of {max_tokens}", param="min_tokens"
+        )
+    stop_ids = known_tokens(STOP_TOKEN_IDS.of(body), STOP_TOKEN_IDS.name, vocab_size)
     return ReplyOptions(
         model=service.reply_model(MODEL.of(body)),
-        sampling=_read_sampling(body, service),
-        max_tokens=next((limit for limit in limits if limit), None),
+        sampling=sampling,
+        max_tokens=max_tokens,
         stops=STOP.of(body),
+        stop_ids=frozenset(stop_ids),
         ignore_eos=IGNORE_EOS.of(body),
         draft=DRAFT.of(body),
         stream=STREAM.of(body),
         include_usage=INCLUDE_USAGE.of(STREAM_OPTIONS.of(body)),
         n=CHOICES.of(body),
+        return_token_ids=RETURN_TOKEN_IDS.of(body),
+        background=PRIORITY.of(body) == "background",
+        cache_salt=CACHE_SALT.of(body),
     )
 
 
@@ -156,9 +207,19 @@ def _read_sampling(body: Body, service: Service) -> Sampling:
         "seed": SEED.of(body),
     }
     given = {name: value for name, value in asked.items() if value is not None}
-    sampling = replace(service.defaults.sampling, **given)  # type: ignore[arg-type]
+    sampling = replace(
+        service.defaults.sampling,
+        **given,  # type: ignore[arg-type]
+        presence_penalty=PRESENCE_PENALTY.of(body),
+        frequency_penalty=FREQUENCY_PENALTY.of(body),
+        repetition_penalty=REPETITION_PENALTY.of(body),
+        logit_bias=LOGIT_BIAS.of(body),
+        min_tokens=MIN_TOKENS.of(body),
+    )
+    vocab_size = service.engine.limits.vocab_size
+    known_tokens([token for token, _ in sampling.logit_bias], LOGIT_BIAS.name, vocab_size)
     # Keeping every token is what 0 says, so an engine never sees a number wider than its arrays.
-    if not 0 < sampling.top_k < service.engine.limits.vocab_size:
+    if not 0 < sampling.top_k < vocab_size:
         sampling = replace(sampling, top_k=0)
     return sampling
 
@@ -221,9 +282,13 @@ def _request(
             options.sampling, seed=choice_seed(service, options.sampling.seed, tokens, choice)
         ),
         max_tokens=options.max_tokens or min(service.defaults.max_tokens, room),
-        end_ids=frozenset() if options.ignore_eos else service.end_ids,
+        end_ids=options.stop_ids | (frozenset() if options.ignore_eos else service.end_ids),
         draft=options.draft,
+        background=options.background,
+        cache_salt=options.cache_salt,
         constraint=prompt.constraint,
+        logprobs=options.logprobs,
+        prompt_logprobs=options.prompt_logprobs,
     )
 
 

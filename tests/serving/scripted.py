@@ -16,8 +16,10 @@ from tensorfold.engine.interface import (
     FinishReason,
     Limits,
     NewTokens,
+    PromptLogprobs,
     ReplyStats,
     Request,
+    TokenLogprobs,
 )
 from tensorfold.serving.service import ReplyDefaults, Service
 
@@ -139,6 +141,8 @@ class ScriptedEngine:
     ) -> None:
         script = self.script(request)
         sent = 0
+        if (count := request.prompt_logprobs) is not None:
+            deliver(PromptLogprobs(tuple(row(token, count) for token in request.prompt[1:])))
         reason: FinishReason = "error" if script.error is not None else "length"
         wait = script.wait
         for tokens in script.events:
@@ -147,7 +151,8 @@ class ScriptedEngine:
                 break
             wait = script.delay
             kept = _through_end(tokens, request)[: request.max_tokens - sent]
-            deliver(NewTokens(tuple(kept)))
+            rows = [] if request.logprobs is None else [row(t, request.logprobs) for t in kept]
+            deliver(NewTokens(tuple(kept), logprobs=tuple(rows)))
             sent += len(kept)
             if kept[-1] in request.end_ids:
                 reason = "stop"
@@ -166,6 +171,13 @@ class ScriptedEngine:
             accepted=3,
         )
         deliver(Finished(reason, stats, script.error if reason == "error" else None))
+
+
+def row(token: int, count: int) -> TokenLogprobs:
+    """What the engine says of a token: its `count` likeliest are the ids below it and itself."""
+    first = max(token - 2, 0)
+    top = tuple(((first + i) % ByteTokenizer.vocab_size, -0.5 - i) for i in range(count))
+    return TokenLogprobs(token, -0.5 - (token - first), token - first + 1, top)
 
 
 def _through_end(tokens: Iterable[int], request: Request) -> list[int]:

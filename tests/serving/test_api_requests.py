@@ -35,6 +35,13 @@ async def asked(path, **fields):
         ({"top_k": 10**30}, Sampling()),
         ({"top_p": 7}, Sampling(top_p=7.0)),
         ({"min_p": 1}, Sampling(min_p=1.0)),
+        (
+            {"presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+            Sampling(presence_penalty=-2.0, frequency_penalty=0.5, repetition_penalty=1.1),
+        ),
+        ({"logit_bias": {"7": -100, "0": 0.5}}, Sampling(logit_bias=((7, -100.0), (0, 0.5)))),
+        ({"logit_bias": {}, "presence_penalty": 0, "min_tokens": 0}, Sampling()),
+        ({"min_tokens": 3}, Sampling(min_tokens=3)),
     ],
 )
 async def test_sampling(path, fields, sampling):
@@ -182,18 +189,33 @@ BAD_FIELDS = [
     ("guided_choice", []),
     ("guided_grammar", "root ::= a"),
     ("structured_outputs", {"json": {}}),
-    ("logit_bias", {"1": 5}),
-    ("frequency_penalty", 0.5),
-    ("presence_penalty", -0.5),
-    ("repetition_penalty", 1.1),
-    ("logprobs", True),
-    ("logprobs", 3),
-    ("prompt_logprobs", 0),
+    *[
+        ("logit_bias", value)
+        for value in (
+            {"x": 1},
+            {"-1": 1},
+            {"01": 1},
+            {"1": "5"},
+            {"1": 101},
+            {"1": None},
+            {str(10**8): 1},
+            [1],
+            "x",
+            {str(i): 1 for i in range(1025)},
+        )
+    ],
+    *[("frequency_penalty", value) for value in (2.1, -3, "0.5", True)],
+    *[("presence_penalty", value) for value in (2.1, -3, {}, False)],
+    *[("repetition_penalty", value) for value in (0, -1, 101, "1", True)],
+    ("logprobs", "yes"),
+    ("prompt_logprobs", 21),
     ("best_of", 2),
-    ("echo", True),
-    ("min_tokens", 3),
+    *[("min_tokens", value) for value in (-1, 1.5, True, "x")],
     ("thinking_budget", 100),
-    ("stop_token_ids", [1]),
+    *[("stop_token_ids", value) for value in (3, "x", [1, "a"], [True], [10**6], [-1], [1] * 257)],
+    *[("return_token_ids", value) for value in (1, "yes")],
+    *[("priority", value) for value in (1, [], True)],
+    *[("cache_salt", value) for value in (1, {})],
 ]
 BAD_CHAT_FIELDS = [
     ("tools", [{"type": "function", "function": {"name": "f"}}]),
@@ -202,7 +224,9 @@ BAD_CHAT_FIELDS = [
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("tool_choice", 3),
     ("functions", [{"name": "f"}]),
-    ("top_logprobs", 2),
+    *[("top_logprobs", value) for value in (2, 21, -1, True, "2")],
+    *[("logprobs", value) for value in (1, 0, [])],
+    ("prompt_logprobs", 0),
     ("modalities", ["text", "audio"]),
     ("chat_template_kwargs", []),
     ("chat_template_kwargs", "x"),
@@ -212,7 +236,13 @@ BAD_CHAT_FIELDS = [
     ("messages", []),
     ("messages", None),
 ]
-BAD_TEXT_FIELDS = [("suffix", "x"), ("add_special_tokens", 1)]
+BAD_TEXT_FIELDS = [
+    ("suffix", "x"),
+    ("add_special_tokens", 1),
+    *[("echo", value) for value in (1, "true")],
+    *[("logprobs", value) for value in (21, -1, True, "2", 1.5)],
+    *[("prompt_logprobs", value) for value in (-1, True, "2")],
+]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -239,6 +269,7 @@ HARMLESS = {
     "web_search_options": {}, "tools": [], "tool_choice": "none", "response_format": None,
     "logprobs": False, "top_logprobs": None, "logit_bias": {}, "frequency_penalty": 0.0,
     "presence_penalty": 0, "repetition_penalty": 1.0, "n": 1, "best_of": 1, "echo": False,
+    "return_token_ids": False,
     "suffix": None, "modalities": ["text"], "min_tokens": 0, "stream_options": None,
     "stop": None, "function_call": "auto", "priority": "background", "unheard_of": [1],
 }  # fmt: skip
@@ -253,6 +284,62 @@ async def test_fields_that_change_nothing_are_accepted(path):
     assert (first.prompt, first.sampling, first.max_tokens, first.end_ids) == (
         second.prompt, second.sampling, second.max_tokens, second.end_ids
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize(
+    ("fields", "ends"),
+    [
+        ({}, {IM_END}),
+        ({"stop_token_ids": []}, {IM_END}),
+        ({"stop_token_ids": [65, 66]}, {IM_END, 65, 66}),
+        ({"stop_token_ids": [65], "ignore_eos": True}, {65}),
+        ({"ignore_eos": True}, set()),
+    ],
+)
+async def test_tokens_that_end_a_reply(path, fields, ends):
+    assert (await asked(path, **fields)).end_ids == ends
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_min_tokens_past_the_limit_are_refused(path):
+    error = await Client().refused(path, question(path) | {"min_tokens": 6, "max_tokens": 5})
+    assert error["param"] == "min_tokens"
+    assert (await asked(path, min_tokens=5, max_tokens=5)).sampling.min_tokens == 5
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_priority_and_cache_salt(path):
+    plain = await asked(path)
+    assert (plain.background, plain.cache_salt) == (False, "")
+    given = await asked(path, priority="background", cache_salt="mine")
+    assert (given.background, given.cache_salt) == (True, "mine")
+    assert not (await asked(path, priority="high")).background
+
+
+def system(text):
+    return [{"role": "system", "content": text}, {"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "background"),
+    [
+        ({"messages": system("Write a short Title for this chat")}, True),
+        ({"messages": system([{"type": "text", "text": "a title, please"}])}, True),
+        ({"messages": system("Be brief")}, False),
+        ({"messages": [{"role": "user", "content": "Write a title"}]}, False),
+        ({"messages": system("a title") + system("x" * 4100)}, False),
+        ({"messages": [*system("a title"), {"role": "assistant", "content": None}]}, True),
+        ({"messages": system("a title"), "tools": [], "tool_choice": None}, True),
+        ({"messages": system("a title"), "tools": [{"type": "function", "function":
+          {"name": "f"}}], "tool_choice": "none"}, False),
+    ],
+)  # fmt: skip
+async def test_title_requests_are_background_work(fields, background):
+    limits = Limits(context=10_000, vocab_size=ByteTokenizer.vocab_size, lanes=1)
+    client = Client(ScriptedEngine(limits=limits))
+    await client.ask(CHAT, **fields)
+    assert client.engine.requests[0].background is background
 
 
 @pytest.mark.parametrize("path", ROUTES)

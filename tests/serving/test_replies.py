@@ -28,7 +28,8 @@ async def test_a_whole_chat_reply():
     assert reply["choices"] == [
         {
             "index": 0,
-            "message": {"role": "assistant", "content": "Hello 東京"},
+            "message": {"role": "assistant", "content": "Hello 東京", "refusal": None},
+            "logprobs": None,
             "finish_reason": "stop",
         }
     ]
