@@ -17,6 +17,7 @@ from jaxtyping import Float, Int, UInt32
 from tensorfold.checkpoints.interface import Quantised, Tensor
 
 _TILE = 8
+_PANEL_TILES = 6
 
 _FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 
@@ -24,13 +25,13 @@ _FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A weight [N, K] in tiles of 8 outputs, N padded to whole tiles (see src/matmul.h).
+    """A weight [N, K] in panels of 48 outputs, N padded to whole tiles of 8 (see src/matmul.h).
 
-    data: [tiles, W] uint32, a tile's codes, scales and offsets, or its values
+    data: [W] uint32, group after group of each panel's codes, scales and offsets, or its values
     format: "q4", "q8" or the floats' name; half_scales: scales and offsets are float16
     """
 
-    data: UInt32[Array, "tiles W"]
+    data: UInt32[Array, " W"]
     format: str = field(metadata={"static": True})
     group: int = field(metadata={"static": True})
     half_scales: bool = field(metadata={"static": True})
@@ -52,15 +53,13 @@ def can_pack(tensor: Tensor) -> bool:
 def pack(tensor: Tensor) -> PackedMatrix:
     """Lay a matrix out for the kernel. Codes and values are moved, never changed."""
     if not isinstance(tensor, Quantised):
-        rows, columns = tensor.shape
-        data = jnp.asarray(_words(_tiles(tensor)))
-        return PackedMatrix(data, tensor.dtype.name, columns, False, (rows, columns))
+        columns = tensor.shape[1]
+        return PackedMatrix(_panels([tensor], 1), tensor.dtype.name, columns, False, tensor.shape)
     scales = tensor.scale, tensor.offset
     halves = tuple(each.astype(np.float16) for each in scales)
     exact = all((half == full).all() for half, full in zip(halves, scales, strict=True))
     codes = np.ascontiguousarray(tensor.codes).view("<u4")
-    parts = [_words(_tiles(each)) for each in (codes, *(halves if exact else scales))]
-    data = jnp.asarray(np.concatenate(parts, axis=1))
+    data = _panels([codes, *(halves if exact else scales)], tensor.shape[1] // tensor.group)
     return PackedMatrix(data, f"q{tensor.bits}", tensor.group, exact, tensor.shape)
 
 
@@ -108,13 +107,23 @@ def _attributes(weight: PackedMatrix) -> dict[str, Any]:
     }
 
 
-def _tiles(rows: np.ndarray) -> np.ndarray:
-    """[N, X] as [tiles, X, 8], zeros added."""
-    padded = np.pad(rows, ((0, -rows.shape[0] % _TILE), (0, 0)))
-    return padded.reshape(-1, _TILE, rows.shape[1]).transpose(0, 2, 1)
+def _panels(parts: list[np.ndarray], groups: int) -> Array:
+    """Parts [N, groups * X] as words [W]: panel by panel, group by group, each part's [X, outputs].
 
-
-def _words(tiles: np.ndarray) -> np.ndarray:
-    """[tiles, X, 8] of any type as [tiles, W] uint32."""
-    flat = np.ascontiguousarray(tiles).reshape(tiles.shape[0], -1)
-    return flat.view(np.uint32)
+    X may differ from part to part. Zeros fill the last tile.
+    """
+    outputs = parts[0].shape[0]
+    panel = _PANEL_TILES * _TILE
+    padded = -(-outputs // _TILE) * _TILE
+    whole = padded // panel * panel
+    pieces = []
+    for first, end, width in ((0, whole, panel), (whole, padded, padded - whole)):
+        if first == end:
+            continue
+        cut = []
+        for part in parts:
+            rows = np.pad(part[first:end], ((0, max(0, end - outputs)), (0, 0)))
+            laid = rows.reshape(-1, width, groups, rows.shape[1] // groups).transpose(0, 2, 3, 1)
+            cut.append(np.ascontiguousarray(laid).reshape(*laid.shape[:2], -1).view(np.uint32))
+        pieces.append(np.concatenate(cut, axis=2).reshape(-1))
+    return jnp.asarray(np.concatenate(pieces))

@@ -10,12 +10,8 @@
 namespace tensorfold {
 namespace {
 
-// Tiles that one thread takes at a time: a multiple of every block width of the kernels.
-constexpr size_t kTilesAtOnce = 24;
-constexpr size_t kTilesAtOnceFewRows = 12;
-constexpr size_t kFewRows = 4;
-
-constexpr size_t kRowsAtOnce = 16;
+// Rows that one thread prepares at a time.
+constexpr size_t kRowsAtOnce = 8;
 
 float* Scratch(size_t floats) {
   // A kernel runs on one of a few threads, which come back again and again.
@@ -39,28 +35,20 @@ const MatMulKernels& Kernels() {
 
 void MatMul(const Matrix& matrix, const Around& around, const float* x, size_t rows, float* y) {
   const MatMulKernels& kernels = Kernels();
-  const bool quantised = matrix.codes_per_word() > 0;
-  Prepared prepared{x, nullptr, rows};
-  if (quantised || around.norm || around.gated) {
-    const size_t groups = quantised ? matrix.groups() : 0;
-    float* ready = Scratch(rows * (matrix.inputs + groups));
-    float* sums = quantised ? ready + rows * matrix.inputs : nullptr;
-    const size_t x_row = around.gated ? 2 * matrix.inputs : matrix.inputs;
-    ParallelFor((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t block) {
-      const size_t end = std::min(rows, (block + 1) * kRowsAtOnce);
-      for (size_t r = block * kRowsAtOnce; r < end; ++r) {
-        kernels.prepare(matrix, around, x + r * x_row, ready + r * matrix.inputs,
-                        sums + r * groups);
-      }
-    });
-    prepared = Prepared{ready, sums, rows};
-  }
-  const size_t tiles = matrix.tiles();
-  const size_t at_once = rows <= kFewRows ? kTilesAtOnceFewRows : kTilesAtOnce;
-  ParallelFor((tiles + at_once - 1) / at_once, [&](size_t i) {
-    const size_t first = i * at_once;
-    kernels.block(matrix, around, prepared, first, std::min(at_once, tiles - first), y);
+  float* ready = Scratch(rows * (matrix.inputs + matrix.groups()));
+  float* sums = ready + rows * matrix.inputs;
+  const size_t x_row = around.gated ? 2 * matrix.inputs : matrix.inputs;
+  const Prepared prepared{ready, sums, rows};
+  ParallelFor((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t i) {
+    const size_t end = std::min(rows, (i + 1) * kRowsAtOnce);
+    for (size_t row = i * kRowsAtOnce, count; row < end; row += count) {
+      count = BlockRows(end - row);
+      kernels.prepare(matrix, around, x + row * x_row, count, ready + row * matrix.inputs,
+                      sums + row * matrix.groups());
+    }
   });
+  ParallelFor(matrix.panels(),
+              [&](size_t panel) { kernels.panel(matrix, around, prepared, panel, y); });
 }
 
 float HalfToFloat(uint16_t half) {

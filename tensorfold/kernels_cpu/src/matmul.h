@@ -6,20 +6,22 @@
 
 namespace tensorfold {
 
-// How many outputs stand side by side in the packed form.
+// A tile is 8 outputs side by side, a panel some tiles: what one pass over memory reads.
 constexpr size_t kTile = 8;
+constexpr size_t kPanelTiles = 6;
 
 enum class Format : int { kQ4 = 0, kQ8 = 1, kF32 = 2, kF16 = 3, kBF16 = 4 };
 
-// A packed matrix of `outputs` x `inputs`, outputs padded to tiles of 8. A tile holds
+// A packed matrix of `outputs` x `inputs`, outputs padded to tiles of 8. Panels of 6 tiles follow
+// each other; the last one has the tiles that are left. A panel is read from its first byte to its
+// last. Group after group of its inputs it holds
 //
-//   codes   for each word along the inputs, one 32-bit word of each of the 8 outputs. kQ4: a word
-//   is
-//           the next 8 codes, lowest bits first; kQ8: the next 4.
-//   scale   for each group of inputs, 8 values, half or float
+//   codes   for each word along the inputs, one 32-bit word of each output of the panel. kQ4: a
+//           word is the next 8 codes, lowest bits first; kQ8: the next 4.
+//   scale   of each output, half or float
 //   offset  likewise
 //
-// or, for the dense formats, for each input the 8 outputs' values and nothing else.
+// or, for the dense formats, for each input the outputs' values and nothing else.
 struct Matrix {
   Format format;
   size_t outputs, inputs, group;
@@ -27,23 +29,26 @@ struct Matrix {
   const unsigned char* data;
 
   size_t tiles() const { return (outputs + kTile - 1) / kTile; }
+  size_t panels() const { return (tiles() + kPanelTiles - 1) / kPanelTiles; }
+  // The tiles of panel p.
+  size_t panel_tiles(size_t p) const {
+    return p + 1 < panels() ? kPanelTiles : tiles() - p * kPanelTiles;
+  }
+  const unsigned char* panel(size_t p) const { return data + p * kPanelTiles * tile_bytes(); }
   size_t groups() const { return inputs / group; }
   // Codes in a 32-bit word; 0 for the dense formats.
   size_t codes_per_word() const {
     return format == Format::kQ4 ? 8 : format == Format::kQ8 ? 4 : 0;
   }
-  size_t code_bytes() const {
-    if (format == Format::kF32) return inputs * kTile * 4;
-    if (format == Format::kF16 || format == Format::kBF16) return inputs * kTile * 2;
-    return inputs / codes_per_word() * kTile * 4;
+  // Bytes of one output's scale, and of its value in the dense formats.
+  size_t scale_bytes() const { return half_scales ? 2 : 4; }
+  size_t value_bytes() const { return format == Format::kF32 ? 4 : 2; }
+  // What a tile takes of a panel, for one group and altogether.
+  size_t group_bytes() const {
+    return codes_per_word() ? kTile * (group / codes_per_word() * 4 + 2 * scale_bytes())
+                            : kTile * group * value_bytes();
   }
-  size_t scale_bytes() const {
-    return codes_per_word() ? groups() * kTile * (half_scales ? 2 : 4) : 0;
-  }
-  size_t tile_bytes() const { return code_bytes() + 2 * scale_bytes(); }
-  const unsigned char* codes(size_t tile) const { return data + tile * tile_bytes(); }
-  const unsigned char* scale(size_t tile) const { return codes(tile) + code_bytes(); }
-  const unsigned char* offset(size_t tile) const { return scale(tile) + scale_bytes(); }
+  size_t tile_bytes() const { return groups() * group_bytes(); }
 };
 
 // What becomes of x before the product and of y after it. Null pointers leave a part out.
@@ -66,20 +71,28 @@ void MatMul(const Matrix& matrix, const Around& around, const float* x, size_t r
 // y [rows, inputs]: the matrix's rows at `index`, dequantised. Indices out of range give zeros.
 void TakeRows(const Matrix& matrix, const int32_t* index, size_t rows, float* y);
 
-// Rows ready to be multiplied: scaled by the powers of two that masked codes are too large by, and
-// summed by group.
+// Rows stand in blocks of 4 with their values side by side, as a kernel multiplies them. What is
+// left at the end is a block of 2, of 1, or both.
+constexpr size_t kRowBlock = 4;
+
+inline size_t BlockRows(size_t rows_left) {
+  return rows_left >= kRowBlock ? kRowBlock : rows_left >= 2 ? 2 : 1;
+}
+
+// Rows ready to be multiplied: after norm and gate, scaled by the powers of two that masked codes
+// are too large by, and summed by group.
 struct Prepared {
-  const float* x;
-  const float* sums;
+  const float* x;     // blocks of [inputs, rows of the block]
+  const float* sums;  // blocks of [groups, rows of the block]; not read for the dense formats
   size_t rows;
 };
 
-// The two kernels of an instruction set. Prepare makes one row ready (sums is null for dense
-// formats); Block computes all rows of the tiles [first, first + count).
+// The two kernels of an instruction set. Prepare makes the rows of one block ready; Panel computes
+// all rows of one panel.
 struct MatMulKernels {
-  void (*prepare)(const Matrix&, const Around&, const float* x, float* ready, float* sums);
-  void (*block)(const Matrix&, const Around&, const Prepared&, size_t first, size_t count,
-                float* y);
+  void (*prepare)(const Matrix&, const Around&, const float* x, size_t rows, float* ready,
+                  float* sums);
+  void (*panel)(const Matrix&, const Around&, const Prepared&, size_t panel, float* y);
 };
 
 extern const MatMulKernels kMatMulPortable;

@@ -1,11 +1,14 @@
 // The matmul kernels for AVX2 with FMA and F16C.
 //
-// Per 8 weights and row: one multiply-add, and shared by the rows of a block one mask and one
-// conversion. Bound by the multiply-adds from 4 rows up, by mask and conversion for one row.
+// A step of few rows unpacks codes where it multiplies them: 8 weights cost a mask, a conversion
+// and a multiply-add for each row. For one row that is about what memory delivers, from 4 rows up
+// the multiply-adds are the bound. A step of many rows unpacks a part of a panel once, into the
+// first-level cache, and then multiplies all rows by it; both ways do the same sums.
 #if defined(__x86_64__)
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "avx2.h"
 #include "matmul.h"
@@ -13,14 +16,15 @@
 namespace tensorfold {
 namespace {
 
+// From here on a part is unpacked once for all rows.
+constexpr size_t kManyRows = 16;
+// Tiles that are multiplied together by a block of 4 rows: 12 sums, 3 weights and an input.
+constexpr int kPartTiles = 3;
+// Inputs unpacked together: 12 KiB of weights.
+constexpr size_t kInputsAtOnce = 128;
+
 TF_INLINE __m256 LoadHalves(const void* at) {
   return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(at)));
-}
-
-template <bool kHalf>
-TF_INLINE __m256 LoadScales(const unsigned char* scales, size_t group) {
-  if constexpr (kHalf) return LoadHalves(scales + group * kTile * 2);
-  return _mm256_loadu_ps(reinterpret_cast<const float*>(scales + group * kTile * 4));
 }
 
 // The masks lie in memory, where `vpand` reads them; in registers they would crowd out the sums.
@@ -53,35 +57,45 @@ TF_INLINE __m256 Unpack(__m256i words) {
   }
 }
 
+// sum += weight * x, for one input of a block of rows.
+template <int kRows, int kTiles>
+TF_INLINE void Accumulate(const __m256 (&weight)[kTiles], const float* x,
+                          __m256 (&sum)[kRows][kTiles]) {
+  TF_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const __m256 value = _mm256_broadcast_ss(x + r);
+    TF_UNROLL
+    for (int t = 0; t < kTiles; ++t) sum[r][t] = _mm256_fmadd_ps(weight[t], value, sum[r][t]);
+  }
+}
+
 template <int kBits, int kRows, int kTiles, int i = 0>
-TF_INLINE void Codes(const __m256i (&words)[kTiles], const float* x, size_t inputs,
+TF_INLINE void Codes(const __m256i (&words)[kTiles], const float* x,
                      __m256 (&sum)[kRows][kTiles]) {
   if constexpr (i < 32 / kBits) {
     __m256 weight[kTiles];
     TF_UNROLL
     for (int t = 0; t < kTiles; ++t) weight[t] = Unpack<kBits, i>(words[t]);
-    TF_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const __m256 value = _mm256_broadcast_ss(x + r * inputs + i);
-      TF_UNROLL
-      for (int t = 0; t < kTiles; ++t) sum[r][t] = _mm256_fmadd_ps(weight[t], value, sum[r][t]);
-    }
-    Codes<kBits, kRows, kTiles, i + 1>(words, x, inputs, sum);
+    Accumulate(weight, x + i * kRows, sum);
+    Codes<kBits, kRows, kTiles, i + 1>(words, x, sum);
   }
 }
 
-template <int kBits, int kRows, int kTiles>
-TF_INLINE void Word(const unsigned char* at, size_t stride, const float* x, size_t inputs,
-                    __m256 (&sum)[kRows][kTiles]) {
-  __m256i words[kTiles];
+template <int kBits, int kTiles, int i = 0>
+TF_INLINE void Spread(const __m256i (&words)[kTiles], float* out) {
+  if constexpr (i < 32 / kBits) {
+    TF_UNROLL
+    for (int t = 0; t < kTiles; ++t) _mm256_store_ps(out + 8 * t, Unpack<kBits, i>(words[t]));
+    Spread<kBits, kTiles, i + 1>(words, out + 8 * kTiles);
+  }
+}
+
+template <int kTiles>
+TF_INLINE void LoadWords(const unsigned char* at, __m256i (&words)[kTiles]) {
   TF_UNROLL
   for (int t = 0; t < kTiles; ++t) {
-    words[t] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + t * stride));
+    words[t] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at) + t);
   }
-  // With few rows memory is the bound: ask for the next tiles in time.
-  TF_UNROLL
-  for (int t = 0; t < kTiles; ++t) _mm_prefetch(at + (t + kTiles) * stride, _MM_HINT_T0);
-  Codes<kBits>(words, x, inputs, sum);
 }
 
 template <int kRows, int kTiles>
@@ -93,168 +107,325 @@ TF_INLINE void Clear(__m256 (&sum)[kRows][kTiles]) {
   }
 }
 
-// Where the output of a block goes.
-struct Target {
-  const Matrix& matrix;
-  const Around& around;
-  size_t row, tile;
-  float* y;
-};
+// Stops the compiler from reading a value from memory again at each of its uses.
+TF_INLINE void KeepInRegister(__m256& value) { asm("" : "+x"(value)); }
 
+// Accumulate with weights from memory [kTiles * 8].
 template <int kRows, int kTiles>
-TF_INLINE void Store(const Target& target, const __m256 (&total)[kRows][kTiles]) {
-  const size_t outputs = target.matrix.outputs;
+TF_INLINE void MultiplyKept(const float* weights, const float* x, __m256 (&sum)[kRows][kTiles]) {
+  __m256 weight[kTiles];
   TF_UNROLL
   for (int t = 0; t < kTiles; ++t) {
-    const size_t column = (target.tile + t) * kTile;
-    TF_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const size_t at = (target.row + r) * outputs + column;
-      const float* residual = target.around.residual ? target.around.residual + at : nullptr;
-      if (column + kTile <= outputs) {
-        __m256 value = total[r][t];
-        const float* bias = target.around.bias;
-        if (bias) value = _mm256_add_ps(value, _mm256_loadu_ps(bias + column));
-        if (residual) value = _mm256_add_ps(value, _mm256_loadu_ps(residual));
-        _mm256_storeu_ps(target.y + at, value);
-        continue;
-      }
-      alignas(32) float last[kTile];
-      _mm256_store_ps(last, total[r][t]);
-      for (size_t i = 0; column + i < outputs; ++i) {
-        if (target.around.bias) last[i] += target.around.bias[column + i];
-        if (residual) last[i] += residual[i];
-        target.y[at + i] = last[i];
-      }
-    }
+    weight[t] = _mm256_load_ps(weights + 8 * t);
+    KeepInRegister(weight[t]);
   }
+  Accumulate(weight, x, sum);
 }
 
-template <int kBits, bool kHalf>
+// Some tiles of a panel: where they begin, and how many tiles the panel has.
+struct Part {
+  const Matrix& matrix;
+  const unsigned char* panel;
+  size_t tile, panel_tiles;
+  size_t output;  // the first
+
+  size_t group_stride() const { return panel_tiles * matrix.group_bytes(); }
+};
+
+// The two forms of a matrix. Each has
+//   Few     the totals of a block of rows, straight from the panel
+//   Spread  the weights of `inputs` inputs from `first` as floats [inputs, kPartTiles * 8], and
+//           then whatever else Many needs
+//   Many    adds what these weights give 4 rows to their totals [4, kPartTiles * 8]
+template <int kBits>
 struct Quantised {
+  static constexpr size_t kPerWord = 32 / kBits;
+
+  TF_INLINE static __m256 LoadScale(const Matrix& matrix, const unsigned char* at) {
+    if (matrix.half_scales) return LoadHalves(at);
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(at));
+  }
+
+  static size_t Chunk(const Matrix& matrix) {
+    return std::max<size_t>(1, kInputsAtOnce / matrix.group) * matrix.group;
+  }
+
   template <int kRows, int kTiles>
-  TF_AVX2 static void Run(const Prepared& prepared, const Target& target) {
-    constexpr size_t kPerWord = 32 / kBits;
-    const Matrix& matrix = target.matrix;
-    const size_t inputs = matrix.inputs, groups = matrix.groups(), stride = matrix.tile_bytes();
-    const size_t words_per_group = matrix.group / kPerWord;
-    const unsigned char* codes = matrix.codes(target.tile);
-    const unsigned char* scale = matrix.scale(target.tile);
-    const unsigned char* offset = matrix.offset(target.tile);
-    const float* x = prepared.x + target.row * inputs;
-    const float* sums = prepared.sums + target.row * groups;
-    __m256 total[kRows][kTiles];
+  TF_INLINE static void Few(const Part& part, const float* x, const float* sums,
+                            __m256 (&total)[kRows][kTiles]) {
+    const Matrix& matrix = part.matrix;
+    const size_t stride = part.panel_tiles * sizeof(__m256i), scale_bytes = matrix.scale_bytes();
+    const size_t words = matrix.group / kPerWord, groups = matrix.groups();
+    const unsigned char* group = part.panel;
+    const size_t group_stride = part.group_stride();
     Clear(total);
-    for (size_t g = 0; g < groups; ++g) {
+    for (size_t g = 0; g < groups; ++g, group += group_stride, sums += kRows) {
+      const unsigned char* at = group + part.tile * sizeof(__m256i);
       __m256 sum[kRows][kTiles];
       Clear(sum);
-      for (size_t w = g * words_per_group; w < (g + 1) * words_per_group; ++w) {
-        Word<kBits>(codes + w * sizeof(__m256i), stride, x + w * kPerWord, inputs, sum);
+      for (size_t w = 0; w < words; ++w, at += stride, x += kPerWord * kRows) {
+        __m256i now[kTiles];
+        LoadWords(at, now);
+        Codes<kBits>(now, x, sum);
       }
+      const unsigned char* scale = group + words * stride + part.tile * kTile * scale_bytes;
+      const unsigned char* offset = scale + part.panel_tiles * kTile * scale_bytes;
       TF_UNROLL
       for (int t = 0; t < kTiles; ++t) {
-        const __m256 s = LoadScales<kHalf>(scale + t * stride, g);
-        const __m256 o = LoadScales<kHalf>(offset + t * stride, g);
+        const __m256 s = LoadScale(matrix, scale + t * kTile * scale_bytes);
+        const __m256 o = LoadScale(matrix, offset + t * kTile * scale_bytes);
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           total[r][t] = _mm256_fmadd_ps(sum[r][t], s, total[r][t]);
-          const __m256 of_x = _mm256_broadcast_ss(sums + r * groups + g);
-          total[r][t] = _mm256_fmadd_ps(of_x, o, total[r][t]);
+          total[r][t] = _mm256_fmadd_ps(_mm256_broadcast_ss(sums + r), o, total[r][t]);
         }
       }
     }
-    Store(target, total);
+  }
+
+  // After the weights come each group's scales and offsets.
+  TF_AVX2 static void SpreadOut(const Part& part, size_t first, size_t inputs, float* out) {
+    const Matrix& matrix = part.matrix;
+    const size_t stride = part.panel_tiles * sizeof(__m256i), scale_bytes = matrix.scale_bytes();
+    const size_t size = matrix.group, words = size / kPerWord;
+    float* scales = out + inputs * 8 * kPartTiles;
+    for (size_t g = first / size; g < (first + inputs) / size; ++g, scales += 16 * kPartTiles) {
+      const unsigned char* group = part.panel + g * part.group_stride();
+      const unsigned char* at = group + part.tile * sizeof(__m256i);
+      for (size_t w = 0; w < words; ++w, at += stride, out += kPerWord * 8 * kPartTiles) {
+        __m256i now[kPartTiles];
+        LoadWords(at, now);
+        Spread<kBits>(now, out);
+      }
+      const unsigned char* scale = group + words * stride + part.tile * kTile * scale_bytes;
+      const unsigned char* offset = scale + part.panel_tiles * kTile * scale_bytes;
+      for (int t = 0; t < kPartTiles; ++t) {
+        _mm256_store_ps(scales + 8 * t, LoadScale(matrix, scale + t * kTile * scale_bytes));
+        _mm256_store_ps(scales + 8 * (kPartTiles + t),
+                        LoadScale(matrix, offset + t * kTile * scale_bytes));
+      }
+    }
+  }
+
+  TF_AVX2 __attribute__((noinline)) static void Many(const Matrix& matrix, size_t first,
+                                                     size_t inputs, const float* weights,
+                                                     const float* x, const float* sums,
+                                                     float* total) {
+    constexpr int kRows = kRowBlock, kTiles = kPartTiles;
+    const size_t size = matrix.group;
+    const float* scales = weights + inputs * 8 * kTiles;
+    const float* end = scales;
+    x += first * kRows;
+    sums += first / size * kRows;
+    for (; weights < end; scales += 16 * kTiles, sums += kRows) {
+      __m256 sum[kRows][kTiles];
+      Clear(sum);
+      for (size_t k = 0; k < size; ++k, x += kRows, weights += 8 * kTiles) {
+        MultiplyKept(weights, x, sum);
+      }
+      TF_UNROLL
+      for (int t = 0; t < kTiles; ++t) {
+        const __m256 s = _mm256_load_ps(scales + 8 * t);
+        const __m256 o = _mm256_load_ps(scales + 8 * (kTiles + t));
+        TF_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          float* at = total + 8 * (r * kTiles + t);
+          const __m256 scaled = _mm256_fmadd_ps(sum[r][t], s, _mm256_load_ps(at));
+          _mm256_store_ps(at, _mm256_fmadd_ps(_mm256_broadcast_ss(sums + r), o, scaled));
+        }
+      }
+      asm volatile("" ::: "memory");  // The totals stay in memory: registers are for the sums.
+    }
   }
 };
 
 template <Format kFormat>
 struct Dense {
-  template <int kRows, int kTiles>
-  TF_AVX2 static void Run(const Prepared& prepared, const Target& target) {
-    const size_t inputs = target.matrix.inputs, stride = target.matrix.tile_bytes();
-    const unsigned char* values = target.matrix.codes(target.tile);
-    const float* x = prepared.x + target.row * inputs;
-    __m256 total[kRows][kTiles];
-    Clear(total);
-    for (size_t k = 0; k < inputs; ++k) {
-      __m256 weight[kTiles];
-      TF_UNROLL
-      for (int t = 0; t < kTiles; ++t) weight[t] = Load(values + t * stride, k);
-      TF_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        const __m256 value = _mm256_broadcast_ss(x + r * inputs + k);
-        TF_UNROLL
-        for (int t = 0; t < kTiles; ++t) {
-          total[r][t] = _mm256_fmadd_ps(weight[t], value, total[r][t]);
-        }
-      }
+  static constexpr size_t kBytes = kFormat == Format::kF32 ? 4 : 2;
+
+  static size_t Chunk(const Matrix&) { return kInputsAtOnce; }
+
+  TF_INLINE static __m256 Load(const unsigned char* at) {
+    if constexpr (kFormat == Format::kF32) {
+      return _mm256_loadu_ps(reinterpret_cast<const float*>(at));
+    } else if constexpr (kFormat == Format::kF16) {
+      return LoadHalves(at);
+    } else {
+      const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+      return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
     }
-    Store(target, total);
   }
 
-  TF_INLINE static __m256 Load(const unsigned char* tile, size_t input) {
-    if constexpr (kFormat == Format::kF32) {
-      return _mm256_loadu_ps(reinterpret_cast<const float*>(tile + input * kTile * 4));
-    } else if constexpr (kFormat == Format::kF16) {
-      return LoadHalves(tile + input * kTile * 2);
-    } else {
-      const auto* bits = reinterpret_cast<const __m128i*>(tile + input * kTile * 2);
-      const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(bits));
-      return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  template <int kRows, int kTiles>
+  TF_INLINE static void Few(const Part& part, const float* x, const float*,
+                            __m256 (&total)[kRows][kTiles]) {
+    const size_t stride = part.panel_tiles * kTile * kBytes;
+    const unsigned char* at = part.panel + part.tile * kTile * kBytes;
+    Clear(total);
+    for (size_t k = 0; k < part.matrix.inputs; ++k, at += stride, x += kRows) {
+      __m256 weight[kTiles];
+      TF_UNROLL
+      for (int t = 0; t < kTiles; ++t) {
+        weight[t] = Load(at + t * kTile * kBytes);
+        KeepInRegister(weight[t]);
+      }
+      Accumulate(weight, x, total);
+    }
+  }
+
+  TF_AVX2 static void SpreadOut(const Part& part, size_t first, size_t inputs, float* out) {
+    const size_t stride = part.panel_tiles * kTile * kBytes;
+    const unsigned char* at = part.panel + first * stride + part.tile * kTile * kBytes;
+    for (size_t k = 0; k < inputs; ++k, at += stride, out += 8 * kPartTiles) {
+      for (int t = 0; t < kPartTiles; ++t) {
+        _mm256_store_ps(out + 8 * t, Load(at + t * kTile * kBytes));
+      }
+    }
+  }
+
+  TF_AVX2 __attribute__((noinline)) static void Many(const Matrix&, size_t first, size_t inputs,
+                                                     const float* weights, const float* x,
+                                                     const float*, float* total) {
+    constexpr int kRows = kRowBlock, kTiles = kPartTiles;
+    __m256 sum[kRows][kTiles];
+    TF_UNROLL
+    for (int i = 0; i < kRows * kTiles; ++i) {
+      sum[i / kTiles][i % kTiles] = _mm256_load_ps(total + 8 * i);
+    }
+    x += first * kRows;
+    for (size_t k = 0; k < inputs; ++k, x += kRows, weights += 8 * kTiles) {
+      MultiplyKept(weights, x, sum);
+    }
+    TF_UNROLL
+    for (int i = 0; i < kRows * kTiles; ++i) {
+      _mm256_store_ps(total + 8 * i, sum[i / kTiles][i % kTiles]);
     }
   }
 };
 
-// kRows rows from target.row over the tiles [first, end), kTiles at a time and then one by one.
-template <class Kernel, int kRows, int kTiles>
-TF_AVX2 void Rows(const Prepared& prepared, Target target, size_t end) {
-  for (; target.tile + kTiles <= end; target.tile += kTiles) {
-    Kernel::template Run<kRows, kTiles>(prepared, target);
-  }
-  for (; target.tile < end; ++target.tile) Kernel::template Run<kRows, 1>(prepared, target);
-}
-
-template <class Kernel>
-TF_AVX2 void Block(const Prepared& prepared, Target target, size_t end) {
-  // Three tiles stay in the first-level cache while all rows pass over them.
-  const size_t first = target.tile, in_fours = prepared.rows / 4 * 4;
-  for (size_t tile = first; tile < end && in_fours; tile += 3) {
-    target.tile = tile;
-    for (target.row = 0; target.row < in_fours; target.row += 4) {
-      Rows<Kernel, 4, 3>(prepared, target, std::min(tile + 3, end));
+// Totals [rows, tiles * 8] of a part to y, with bias and residual.
+TF_AVX2 __attribute__((noinline)) void Finish(const Part& part, const Around& around, size_t row,
+                                              size_t rows, size_t tiles, const float* totals,
+                                              float* y) {
+  const size_t outputs = part.matrix.outputs, column = part.output;
+  const size_t width = std::min(tiles * kTile, outputs - column);
+  for (size_t r = 0; r < rows; ++r, totals += tiles * kTile) {
+    const size_t at = (row + r) * outputs + column;
+    size_t i = 0;
+    for (; i + kTile <= width; i += kTile) {
+      __m256 total = _mm256_loadu_ps(totals + i);
+      if (around.bias) total = _mm256_add_ps(total, _mm256_loadu_ps(around.bias + column + i));
+      if (around.residual) total = _mm256_add_ps(total, _mm256_loadu_ps(around.residual + at + i));
+      _mm256_storeu_ps(y + at + i, total);
+    }
+    for (; i < width; ++i) {
+      float total = totals[i];
+      if (around.bias) total += around.bias[column + i];
+      if (around.residual) total += around.residual[at + i];
+      y[at + i] = total;
     }
   }
-  target.tile = first;
-  target.row = in_fours;
-  switch (prepared.rows % 4) {
-    case 1:
-      return Rows<Kernel, 1, 4>(prepared, target, end);
-    case 2:
-      return Rows<Kernel, 2, 3>(prepared, target, end);
-    case 3:
-      return Rows<Kernel, 3, 3>(prepared, target, end);
-    default:
-      return;
+}
+
+template <class Form, int kRows, int kTiles>
+TF_AVX2 __attribute__((noinline)) void FewRows(const Part& part, const Around& around,
+                                               const Prepared& prepared, size_t row, float* y) {
+  __m256 total[kRows][kTiles];
+  Form::Few(part, prepared.x + row * part.matrix.inputs, prepared.sums + row * part.matrix.groups(),
+            total);
+  alignas(32) float totals[kRows * kTiles * 8];
+  TF_UNROLL
+  for (int i = 0; i < kRows * kTiles; ++i) {
+    _mm256_store_ps(totals + 8 * i, total[i / kTiles][i % kTiles]);
+  }
+  Finish(part, around, row, kRows, kTiles, totals, y);
+}
+
+template <class Form, int kTiles>
+TF_AVX2 void RowsFrom(size_t row, const Part& part, const Around& around, const Prepared& prepared,
+                      float* y) {
+  for (size_t count; row < prepared.rows; row += count) {
+    count = BlockRows(prepared.rows - row);
+    if (count == kRowBlock) {
+      FewRows<Form, kRowBlock, kTiles>(part, around, prepared, row, y);
+    } else if (count == 2) {
+      FewRows<Form, 2, kTiles>(part, around, prepared, row, y);
+    } else {
+      FewRows<Form, 1, kTiles>(part, around, prepared, row, y);
+    }
   }
 }
 
-TF_AVX2 void BlockAvx2(const Matrix& matrix, const Around& around, const Prepared& prepared,
-                       size_t first, size_t count, float* y) {
-  const Target target{matrix, around, 0, first, y};
-  const size_t end = first + count;
+// A buffer of this thread, on a cache line.
+float* Buffer(size_t floats) {
+  thread_local std::unique_ptr<float[]> memory;
+  thread_local size_t size = 0;
+  if (size < floats) {
+    memory.reset(new float[floats + 16]);
+    size = floats;
+  }
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
+}
+
+// All whole blocks of rows; the first row that is left.
+template <class Form>
+TF_AVX2 size_t ManyRows(const Part& part, const Around& around, const Prepared& prepared,
+                        float* y) {
+  constexpr size_t kWidth = 8 * kPartTiles;
+  const Matrix& matrix = part.matrix;
+  const size_t rows = prepared.rows / kRowBlock * kRowBlock;
+  const size_t chunk = std::min(Form::Chunk(matrix), matrix.inputs);
+  // A group of 8 or more inputs has two rows of scales and offsets.
+  float* weights = Buffer((chunk + chunk / 4 + rows) * kWidth);
+  float* totals = weights + (chunk + chunk / 4) * kWidth;
+  std::fill(totals, totals + rows * kWidth, 0.0f);
+  for (size_t first = 0; first < matrix.inputs; first += chunk) {
+    const size_t inputs = std::min(chunk, matrix.inputs - first);
+    Form::SpreadOut(part, first, inputs, weights);
+    for (size_t row = 0; row < rows; row += kRowBlock) {
+      Form::Many(matrix, first, inputs, weights, prepared.x + row * matrix.inputs,
+                 prepared.sums + row * matrix.groups(), totals + row * kWidth);
+    }
+  }
+  Finish(part, around, 0, rows, kPartTiles, totals, y);
+  return rows;
+}
+
+template <class Form>
+TF_AVX2 void Panel(Part part, const Around& around, const Prepared& prepared, float* y) {
+  if (prepared.rows == 1 && part.panel_tiles == kPanelTiles) {
+    // The whole panel: enough sums to wait for none.
+    return FewRows<Form, 1, kPanelTiles>(part, around, prepared, 0, y);
+  }
+  const auto advance = [&](size_t tiles) {
+    part.tile += tiles;
+    part.output += tiles * kTile;
+  };
+  for (; part.tile + kPartTiles <= part.panel_tiles; advance(kPartTiles)) {
+    const size_t row =
+        prepared.rows >= kManyRows ? ManyRows<Form>(part, around, prepared, y) : 0;
+    RowsFrom<Form, kPartTiles>(row, part, around, prepared, y);
+  }
+  for (; part.tile < part.panel_tiles; advance(1)) {
+    RowsFrom<Form, 1>(0, part, around, prepared, y);
+  }
+}
+
+TF_AVX2 void PanelAvx2(const Matrix& matrix, const Around& around, const Prepared& prepared,
+                       size_t panel, float* y) {
+  const Part part{matrix, matrix.panel(panel), 0, matrix.panel_tiles(panel),
+                  panel * kPanelTiles * kTile};
   switch (matrix.format) {
     case Format::kQ4:
-      return matrix.half_scales ? Block<Quantised<4, true>>(prepared, target, end)
-                                : Block<Quantised<4, false>>(prepared, target, end);
+      return Panel<Quantised<4>>(part, around, prepared, y);
     case Format::kQ8:
-      return matrix.half_scales ? Block<Quantised<8, true>>(prepared, target, end)
-                                : Block<Quantised<8, false>>(prepared, target, end);
+      return Panel<Quantised<8>>(part, around, prepared, y);
     case Format::kF32:
-      return Block<Dense<Format::kF32>>(prepared, target, end);
+      return Panel<Dense<Format::kF32>>(part, around, prepared, y);
     case Format::kF16:
-      return Block<Dense<Format::kF16>>(prepared, target, end);
+      return Panel<Dense<Format::kF16>>(part, around, prepared, y);
     case Format::kBF16:
-      return Block<Dense<Format::kBF16>>(prepared, target, end);
+      return Panel<Dense<Format::kBF16>>(part, around, prepared, y);
   }
 }
 
@@ -268,25 +439,25 @@ TF_INLINE __m256 Before(const Around& around, const float* x, size_t inputs, siz
   return _mm256_mul_ps(silu, _mm256_loadu_ps(x + inputs + k));
 }
 
-TF_AVX2 void PrepareAvx2(const Matrix& matrix, const Around& around, const float* x, float* ready,
-                         float* sums) {
+// One row: values [inputs], and its sums of groups `stride` apart.
+TF_AVX2 void PrepareRow(const Matrix& matrix, const Around& around, const float* x, size_t stride,
+                        float* values, float* sums) {
   const size_t inputs = matrix.inputs;
-  if (inputs % 8) return kMatMulPortable.prepare(matrix, around, x, ready, sums);
   __m256 squares = _mm256_setzero_ps();
   for (size_t k = 0; k < inputs; k += 8) {
     const __m256 value = Before(around, x, inputs, k);
     if (around.norm) squares = _mm256_fmadd_ps(value, value, squares);
-    _mm256_storeu_ps(ready + k, value);
+    _mm256_storeu_ps(values + k, value);
   }
   if (around.norm) {
     const float mean = Sum(squares) / static_cast<float>(inputs);
     const __m256 factor = _mm256_set1_ps(1.0f / std::sqrt(mean + around.epsilon));
     for (size_t k = 0; k < inputs; k += 8) {
-      const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(ready + k), factor);
-      _mm256_storeu_ps(ready + k, _mm256_mul_ps(value, _mm256_loadu_ps(around.norm + k)));
+      const __m256 value = _mm256_mul_ps(_mm256_loadu_ps(values + k), factor);
+      _mm256_storeu_ps(values + k, _mm256_mul_ps(value, _mm256_loadu_ps(around.norm + k)));
     }
   }
-  if (!sums) return;
+  if (!matrix.codes_per_word()) return;
   // 16^-i or 256^-i for code i of a word, 1 for the last (see Unpack).
   const __m256 power =
       matrix.format == Format::kQ4
@@ -295,17 +466,44 @@ TF_AVX2 void PrepareAvx2(const Matrix& matrix, const Around& around, const float
   for (size_t g = 0; g < matrix.groups(); ++g) {
     __m256 sum = _mm256_setzero_ps();
     for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; k += 8) {
-      const __m256 value = _mm256_loadu_ps(ready + k);
+      const __m256 value = _mm256_loadu_ps(values + k);
       sum = _mm256_add_ps(sum, value);
-      _mm256_storeu_ps(ready + k, _mm256_mul_ps(value, power));
+      _mm256_storeu_ps(values + k, _mm256_mul_ps(value, power));
     }
-    sums[g] = Sum(sum);
+    sums[g * stride] = Sum(sum);
+  }
+}
+
+TF_AVX2 void PrepareAvx2(const Matrix& matrix, const Around& around, const float* x, size_t rows,
+                         float* ready, float* sums) {
+  const size_t inputs = matrix.inputs;
+  if (inputs % 8) return kMatMulPortable.prepare(matrix, around, x, rows, ready, sums);
+  if (rows == 1) return PrepareRow(matrix, around, x, 1, ready, sums);
+  const size_t x_row = around.gated ? 2 * inputs : inputs;
+  float* values = Buffer(kRowBlock * inputs);
+  for (size_t r = 0; r < rows; ++r) {
+    PrepareRow(matrix, around, x + r * x_row, rows, values + r * inputs, sums + r);
+  }
+  if (rows < kRowBlock) {
+    for (size_t k = 0; k < inputs; ++k) {
+      for (size_t r = 0; r < rows; ++r) ready[k * rows + r] = values[r * inputs + k];
+    }
+    return;
+  }
+  for (size_t k = 0; k < inputs; k += 4) {
+    __m128 a = _mm_load_ps(values + k), b = _mm_load_ps(values + inputs + k);
+    __m128 c = _mm_load_ps(values + 2 * inputs + k), d = _mm_load_ps(values + 3 * inputs + k);
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    _mm_storeu_ps(ready + 4 * k, a);
+    _mm_storeu_ps(ready + 4 * k + 4, b);
+    _mm_storeu_ps(ready + 4 * k + 8, c);
+    _mm_storeu_ps(ready + 4 * k + 12, d);
   }
 }
 
 }  // namespace
 
-const MatMulKernels kMatMulAvx2 = {PrepareAvx2, BlockAvx2};
+const MatMulKernels kMatMulAvx2 = {PrepareAvx2, PanelAvx2};
 
 }  // namespace tensorfold
 

@@ -17,40 +17,64 @@ float Meet(const float (&lanes)[kLanes]) {
          ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
-float Scale(const Matrix& matrix, const unsigned char* scales, size_t at) {
-  if (matrix.half_scales) {
-    uint16_t half;
-    std::memcpy(&half, scales + at * 2, sizeof half);
-    return HalfToFloat(half);
+float ReadFloat(const Matrix& matrix, const unsigned char* at, size_t bytes) {
+  if (bytes == 4) {
+    float value;
+    std::memcpy(&value, at, sizeof value);
+    return value;
   }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  if (matrix.format != Format::kBF16) return HalfToFloat(bits);
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
   float value;
-  std::memcpy(&value, scales + at * 4, sizeof value);
+  std::memcpy(&value, &wide, sizeof value);
   return value;
 }
 
-uint32_t Code(const Matrix& matrix, size_t output, size_t input) {
+// Where things of one output stand: its place among the outputs of its panel, and the panel.
+struct Place {
+  Place(const Matrix& matrix, size_t output)
+      : panel(matrix.panel(output / kTile / kPanelTiles)),
+        column(output % (kTile * kPanelTiles)),
+        width(kTile * matrix.panel_tiles(output / kTile / kPanelTiles)) {}
+
+  const unsigned char* group(const Matrix& matrix, size_t g) const {
+    return panel + g * matrix.group_bytes() * (width / kTile);
+  }
+
+  const unsigned char* panel;
+  size_t column, width;
+};
+
+uint32_t Code(const Matrix& matrix, const Place& place, size_t input) {
   const size_t per_word = matrix.codes_per_word(), bits = 32 / per_word;
+  const size_t word_of_group = input % matrix.group / per_word;
   uint32_t word;
-  std::memcpy(&word, matrix.codes(output / kTile) + (input / per_word * kTile + output % kTile) * 4,
+  std::memcpy(&word,
+              place.group(matrix, input / matrix.group) +
+                  (word_of_group * place.width + place.column) * 4,
               sizeof word);
   return (word >> (input % per_word * bits)) & ((1u << bits) - 1);
 }
 
-float DenseValue(const Matrix& matrix, size_t output, size_t input) {
-  const unsigned char* tile = matrix.codes(output / kTile);
-  const size_t at = input * kTile + output % kTile;
-  uint32_t wide;
-  uint16_t bits;
-  if (matrix.format == Format::kF32) {
-    std::memcpy(&wide, tile + at * 4, sizeof wide);
-  } else {
-    std::memcpy(&bits, tile + at * 2, sizeof bits);
-    if (matrix.format == Format::kF16) return HalfToFloat(bits);
-    wide = static_cast<uint32_t>(bits) << 16;
-  }
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
+float Scale(const Matrix& matrix, const Place& place, size_t group) {
+  const size_t codes = matrix.group / matrix.codes_per_word() * place.width * 4;
+  const size_t bytes = matrix.scale_bytes();
+  return ReadFloat(matrix, place.group(matrix, group) + codes + place.column * bytes, bytes);
+}
+
+float Offset(const Matrix& matrix, const Place& place, size_t group) {
+  const size_t codes = matrix.group / matrix.codes_per_word() * place.width * 4;
+  const size_t bytes = matrix.scale_bytes();
+  return ReadFloat(matrix,
+                   place.group(matrix, group) + codes + (place.width + place.column) * bytes,
+                   bytes);
+}
+
+float DenseValue(const Matrix& matrix, const Place& place, size_t input) {
+  const size_t bytes = matrix.value_bytes();
+  return ReadFloat(matrix, place.panel + (input * place.width + place.column) * bytes, bytes);
 }
 
 // Code i of a word is masked out where it stands, so it counts 16^i (or 256^i) times too much. The
@@ -60,74 +84,91 @@ size_t CodePlace(const Matrix& matrix, size_t input) {
   return i + 1 < per_word ? i * (32 / per_word) : 0;
 }
 
-void Prepare(const Matrix& matrix, const Around& around, const float* x, float* ready,
-             float* sums) {
+// One row of a block: x[k] goes to ready[k * stride].
+void PrepareRow(const Matrix& matrix, const Around& around, const float* x, size_t stride,
+                float* ready, float* sums) {
   const size_t inputs = matrix.inputs;
   for (size_t k = 0; k < inputs; ++k) {
-    ready[k] = around.gated ? x[k] / (1.0f + std::exp(-x[k])) * x[inputs + k] : x[k];
+    ready[k * stride] = around.gated ? x[k] / (1.0f + std::exp(-x[k])) * x[inputs + k] : x[k];
   }
   if (around.norm) {
     float lanes[kLanes] = {0};
     for (size_t k = 0; k < inputs; ++k) {
-      lanes[k % kLanes] = std::fma(ready[k], ready[k], lanes[k % kLanes]);
+      lanes[k % kLanes] = std::fma(ready[k * stride], ready[k * stride], lanes[k % kLanes]);
     }
     const float mean = Meet(lanes) / static_cast<float>(inputs);
     const float factor = 1.0f / std::sqrt(mean + around.epsilon);
-    for (size_t k = 0; k < inputs; ++k) ready[k] = ready[k] * factor * around.norm[k];
+    for (size_t k = 0; k < inputs; ++k) {
+      ready[k * stride] = ready[k * stride] * factor * around.norm[k];
+    }
   }
-  if (!sums) return;
+  if (!matrix.codes_per_word()) return;
   for (size_t g = 0; g < matrix.groups(); ++g) {
     float lanes[kLanes] = {0};
     for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; ++k) {
-      lanes[k % kLanes] += ready[k];
+      lanes[k % kLanes] += ready[k * stride];
     }
-    sums[g] = Meet(lanes);
+    sums[g * stride] = Meet(lanes);
   }
   for (size_t k = 0; k < inputs; ++k) {
     // A power of two divides exactly.
-    ready[k] = std::ldexp(ready[k], -static_cast<int>(CodePlace(matrix, k)));
+    ready[k * stride] = std::ldexp(ready[k * stride], -static_cast<int>(CodePlace(matrix, k)));
   }
 }
 
-float Dot(const Matrix& matrix, const float* x, const float* sums, size_t output) {
+void Prepare(const Matrix& matrix, const Around& around, const float* x, size_t rows, float* ready,
+             float* sums) {
+  const size_t x_row = around.gated ? 2 * matrix.inputs : matrix.inputs;
+  for (size_t r = 0; r < rows; ++r) {
+    PrepareRow(matrix, around, x + r * x_row, rows, ready + r, sums + r);
+  }
+}
+
+// x and sums of a row, each `stride` apart.
+float Dot(const Matrix& matrix, const Place& place, const float* x, const float* sums,
+          size_t stride) {
   float total = 0;
   if (!matrix.codes_per_word()) {
     for (size_t k = 0; k < matrix.inputs; ++k) {
-      total = std::fma(DenseValue(matrix, output, k), x[k], total);
+      total = std::fma(DenseValue(matrix, place, k), x[k * stride], total);
     }
     return total;
   }
   for (size_t g = 0; g < matrix.groups(); ++g) {
     float sum = 0;
     for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; ++k) {
-      const float code = static_cast<float>(Code(matrix, output, k));
-      sum = std::fma(std::ldexp(code, static_cast<int>(CodePlace(matrix, k))), x[k], sum);
+      const float code = static_cast<float>(Code(matrix, place, k));
+      sum = std::fma(std::ldexp(code, static_cast<int>(CodePlace(matrix, k))), x[k * stride], sum);
     }
-    const size_t at = g * kTile + output % kTile, tile = output / kTile;
-    total = std::fma(sum, Scale(matrix, matrix.scale(tile), at), total);
-    total = std::fma(sums[g], Scale(matrix, matrix.offset(tile), at), total);
+    total = std::fma(sum, Scale(matrix, place, g), total);
+    total = std::fma(sums[g * stride], Offset(matrix, place, g), total);
   }
   return total;
 }
 
-void Block(const Matrix& matrix, const Around& around, const Prepared& prepared, size_t first,
-           size_t count, float* y) {
-  const size_t end = std::min((first + count) * kTile, matrix.outputs);
-  for (size_t r = 0; r < prepared.rows; ++r) {
-    const float* x = prepared.x + r * matrix.inputs;
-    const float* sums = prepared.sums ? prepared.sums + r * matrix.groups() : nullptr;
-    for (size_t n = first * kTile; n < end; ++n) {
-      float total = Dot(matrix, x, sums, n);
-      if (around.bias) total += around.bias[n];
-      if (around.residual) total += around.residual[r * matrix.outputs + n];
-      y[r * matrix.outputs + n] = total;
+void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared, size_t panel,
+           float* y) {
+  const size_t first = panel * kPanelTiles * kTile;
+  const size_t end = std::min(first + kPanelTiles * kTile, matrix.outputs);
+  for (size_t row = 0, width; row < prepared.rows; row += width) {
+    width = BlockRows(prepared.rows - row);
+    for (size_t i = 0; i < width; ++i) {
+      const float* x = prepared.x + row * matrix.inputs + i;
+      const float* sums = prepared.sums + row * matrix.groups() + i;
+      for (size_t n = first; n < end; ++n) {
+        const size_t at = (row + i) * matrix.outputs + n;
+        float total = Dot(matrix, Place(matrix, n), x, sums, width);
+        if (around.bias) total += around.bias[n];
+        if (around.residual) total += around.residual[at];
+        y[at] = total;
+      }
     }
   }
 }
 
 }  // namespace
 
-const MatMulKernels kMatMulPortable = {Prepare, Block};
+const MatMulKernels kMatMulPortable = {Prepare, Panel};
 
 void TakeRows(const Matrix& matrix, const int32_t* index, size_t rows, float* y) {
   constexpr size_t kRowsAtOnce = 16;
@@ -139,16 +180,16 @@ void TakeRows(const Matrix& matrix, const int32_t* index, size_t rows, float* y)
         std::fill(out, out + matrix.inputs, 0.0f);
         continue;
       }
-      const size_t output = index[r], tile = output / kTile;
-      for (size_t k = 0; k < matrix.inputs; ++k) {
-        if (!matrix.codes_per_word()) {
-          out[k] = DenseValue(matrix, output, k);
-          continue;
+      const Place place(matrix, index[r]);
+      if (!matrix.codes_per_word()) {
+        for (size_t k = 0; k < matrix.inputs; ++k) out[k] = DenseValue(matrix, place, k);
+        continue;
+      }
+      for (size_t g = 0; g < matrix.groups(); ++g) {
+        const float scale = Scale(matrix, place, g), offset = Offset(matrix, place, g);
+        for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; ++k) {
+          out[k] = static_cast<float>(Code(matrix, place, k)) * scale + offset;
         }
-        const size_t at = k / matrix.group * kTile + output % kTile;
-        const float scale = Scale(matrix, matrix.scale(tile), at);
-        const float offset = Scale(matrix, matrix.offset(tile), at);
-        out[k] = static_cast<float>(Code(matrix, output, k)) * scale + offset;
       }
     }
   });
