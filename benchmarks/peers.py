@@ -180,6 +180,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     contest = Contest(plan, model, vocabulary, options.python)
     with tempfile.TemporaryDirectory() as folder:
         commands = contest.commands(Path(folder))
+        if unknown := set(options.only or ()) - set(commands):
+            raise SystemExit(
+                f"no engine is called {', '.join(sorted(unknown))}: --only takes one of "
+                + ", ".join(map(repr, commands))
+            )
         for name, command in commands.items():
             if options.only and name not in options.only:
                 continue

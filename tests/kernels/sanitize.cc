@@ -43,20 +43,24 @@ void TryMatMul(Format format, bool half, size_t outputs, size_t inputs, size_t g
   std::vector<unsigned char> data(matrix.tiles() * matrix.tile_bytes());
   for (size_t i = 0; i < data.size(); ++i) data[i] = random_bits() & 255;
   matrix.data = data.data();
-  // Scales and dense values must be ordinary numbers.
-  for (size_t tile = 0; tile < matrix.tiles(); ++tile) {
-    const bool codes = matrix.codes_per_word() > 0;
-    unsigned char* at =
-        data.data() + tile * matrix.tile_bytes() + (codes ? matrix.code_bytes() : 0);
-    unsigned char* end = data.data() + (tile + 1) * matrix.tile_bytes();
-    const bool four = codes ? !half : format == Format::kF32;
-    for (; at < end; at += four ? 4 : 2) {
-      const float value = 0.5f;
-      const uint16_t f16 = 0x3400, bf16 = 0x3e80;  // a quarter
-      if (four)
-        std::memcpy(at, &value, 4);
-      else
-        std::memcpy(at, format == Format::kBF16 ? &bf16 : &f16, 2);
+  // Scales and dense values must be ordinary numbers: all are a quarter or a half.
+  const bool codes = matrix.codes_per_word() > 0;
+  const bool four = codes ? !half : format == Format::kF32;
+  unsigned char* at = data.data();
+  for (size_t panel = 0; panel < matrix.panels(); ++panel) {
+    const size_t tiles = matrix.panel_tiles(panel);
+    const size_t scales = 2 * tiles * kTile * matrix.scale_bytes();
+    for (size_t g = 0; g < matrix.groups(); ++g) {
+      unsigned char* end = at + tiles * matrix.group_bytes();
+      if (codes) at = end - scales;
+      for (; at < end; at += four ? 4 : 2) {
+        const float value = 0.5f;
+        const uint16_t f16 = 0x3400, bf16 = 0x3e80;
+        if (four)
+          std::memcpy(at, &value, 4);
+        else
+          std::memcpy(at, format == Format::kBF16 ? &bf16 : &f16, 2);
+      }
     }
   }
   const bool gated = around_bits & 1;
