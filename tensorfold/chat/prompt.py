@@ -81,6 +81,11 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._controls = ControlSpellings(tokenizer)
 
+    @property
+    def template_source(self) -> str:
+        """The template's text."""
+        return self._template.source
+
     def encode(
         self,
         messages: Sequence[Message],
