@@ -13,16 +13,28 @@ _TARGETS = {
     "tensorfold_untouched": "TensorfoldUntouched",
 }
 
+_VERSION = 2
+"""Of the packed matrices and calls; src/ffi.cc has it too."""
+
 _LEVELS = ("portable", "avx2")
 
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """The shared library with its targets registered, None if it was not built."""
+    """The shared library with its targets registered, None if it was not built.
+
+    Raises RuntimeError if it was built from other sources than these.
+    """
     built = sorted(Path(__file__).parent.glob("_kernels*.so"))
     if not built:
         return None
     library = ctypes.CDLL(str(built[0]))
+    version = library.TensorfoldVersion() if hasattr(library, "TensorfoldVersion") else 1
+    if version != _VERSION:
+        raise RuntimeError(
+            f"{built[0].name} was built from other sources: run `python setup.py build_ext -i` in "
+            "the checkout, or install TensorFold again"
+        )
     for target, symbol in _TARGETS.items():
         capsule = jax.ffi.pycapsule(getattr(library, symbol))
         jax.ffi.register_ffi_target(target, capsule, platform="cpu")
