@@ -143,17 +143,19 @@ def run_load(step: StepFunction, load: Load, rng: np.random.Generator) -> Rates:
     vocabulary = step.model.spec.vocab_size
     for stream in range(load.streams):
         prompt = tuple(rng.integers(0, vocabulary, load.prompt).tolist())
-        request = Request(str(stream), prompt, Sampling(), load.context - load.prompt)
-        worker.add(make_reply(request, deliver))
+        most = load.context - load.prompt
+        request = Request(str(stream), prompt, Sampling(), most, draft=False)
+        worker.add(make_reply(request, deliver, vocabulary))
     reading = decoding = 0.0
     steps = 0
     while steps < load.tokens:
-        before, started = worker.stats(), time.perf_counter()
+        before, started = worker.stats().steps, time.perf_counter()
+        all_decode = len(worker.scheduler.decoding()) == load.streams
         worker.step()
-        seconds, after = time.perf_counter() - started, worker.stats()
-        if after.steps == before.steps:
+        seconds = time.perf_counter() - started
+        if worker.stats().steps == before:
             raise RuntimeError("a step failed")
-        if after.prompt_tokens > before.prompt_tokens:
+        if not all_decode:
             reading += seconds
         else:
             decoding += seconds

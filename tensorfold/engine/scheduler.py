@@ -1,4 +1,4 @@
-"""Which rows the next step runs: lanes, pages and the queue."""
+"""Who runs next: the queue, lanes, pages, and whose prompt gets the next chunk."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,94 +6,216 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorfold.engine.pages import PagePool
 from tensorfold.engine.reply import Reply
-from tensorfold.runtime.packed import Span, pages_for
+from tensorfold.ops.rows import PAGE
+from tensorfold.runtime.packed import pages_for
 from tensorfold.runtime.step import StateShape
+
+_PASSED_OVER = 8
+"""Chunks that may go to other prompts before one gets the next in any case."""
+
+_WORTH_COPYING = 4
+"""Rows of another sequence's page that are worth a copy of the page."""
 
 
 @dataclass(frozen=True)
 class RowLimits:
     """Rows of a step: at most `alone` while only prompts run, `beside` while any reply decodes
-    (a step is a pause for every running reply), and `chunk` of any one prompt."""
+    (a step is a pause for every running reply), and `chunk` of any one prompt. Between two chunks
+    the running replies decode by themselves for `decode_share` of the time that a chunk took."""
 
     alone: int = 256
     beside: int = 64
     chunk: int = 256
+    decode_share: float = 0.25
 
     @classmethod
-    def of_buckets(cls, buckets: Sequence[int]) -> "RowLimits":
+    def of_buckets(cls, buckets: Sequence[int], decode_share: float = 0.25) -> "RowLimits":
         """The most that steps of these buckets can run."""
         most = max(buckets)
-        return cls(alone=most, beside=min(most, cls.beside), chunk=most)
+        return cls(most, min(most, cls.beside), most, decode_share)
 
 
 class Scheduler:
-    """Places replies in lanes in the order they came and cuts steps. Knows no device."""
+    """Places replies in lanes and chooses prompts. Knows no device."""
 
-    def __init__(self, shape: StateShape, limits: RowLimits = RowLimits()):
+    def __init__(
+        self, shape: StateShape, limits: RowLimits = RowLimits(), pool: PagePool | None = None
+    ):
         if shape.lanes >= limits.alone:
             raise ValueError(f"{shape.lanes} lanes do not fit a step of {limits.alone} rows")
         self.limits = limits
-        self.waiting: deque[Reply] = deque()
+        self.pool = pool or PagePool(shape.pages)
         self.running: list[Reply] = []
         """In the order they were admitted."""
+        self.preempted = 0
+        """Replies put back in the queue."""
         self.settings = np.zeros((shape.lanes, 6), np.int32)
         self.block_table = np.zeros((shape.lanes, shape.pages_per_lane), np.int32)
+        self.copies: list[tuple[int, int]] = []
+        """(source, target) pages to be copied, in this order, before the next step."""
+        self._foreground: deque[Reply] = deque()
+        self._background: deque[Reply] = deque()
         self._free_lanes = list(reversed(range(shape.lanes)))
-        self._free_pages = list(reversed(range(shape.pages)))
+        self._owed = 0.0
+        """Seconds that running replies decode before the next chunk."""
 
     @property
-    def free_pages(self) -> int:
-        """Pages that no reply holds."""
-        return len(self._free_pages)
+    def waiting(self) -> list[Reply]:
+        """The queue, the next one first."""
+        return [*self._foreground, *self._background]
+
+    @property
+    def free_lanes(self) -> int:
+        """Lanes that no reply has."""
+        return len(self._free_lanes)
+
+    def add(self, reply: Reply) -> None:
+        """Queue a reply."""
+        self._queue(reply).append(reply)
 
     def admit(self) -> list[Reply]:
-        """Give lanes and pages to waiting replies, first come first served.
+        """Give lanes and pages to waiting replies: foreground first, first come first served.
 
-        A reply takes all the pages it may ever need, so that it never has to stop for one.
+        A reply is promised all the pages it may ever need, so that it never stops for one. When a
+        foreground reply finds no place, the newest background replies pause and queue again.
         """
         admitted = []
-        while self.waiting and self._free_lanes:
-            needed = pages_for(self.waiting[0].capacity)
-            if needed > len(self._free_pages):
+        while self._foreground or self._background:
+            queue = self._foreground or self._background
+            if self._place(queue[0]):
+                admitted.append(queue.popleft())
+            elif queue is self._background or not self._pause_background():
                 break
-            reply = self.waiting.popleft()
-            reply.lane = self._free_lanes.pop()
-            reply.pages = [self._free_pages.pop() for _ in range(needed)]
-            self.settings[reply.lane] = reply.settings
-            self.block_table[reply.lane, :needed] = reply.pages
-            self.running.append(reply)
-            admitted.append(reply)
         return admitted
 
     def release(self, reply: Reply) -> None:
-        """Take a reply out of the queue or out of its lane."""
-        if reply.lane < 0:
-            self.waiting.remove(reply)
+        """Take a reply out of the queue or out of its lane. Its pages are kept for later ones."""
+        if reply.holding is None:
+            self._queue(reply).remove(reply)
             return
+        first = reply.holding.shared_tokens
+        rest = tuple(reply.known[first : min(reply.filled, first + PAGE)])
+        self.pool.release(reply.holding, rest)
         self.running.remove(reply)
         self._free_lanes.append(reply.lane)
-        self._free_pages.extend(reversed(reply.pages))
-        reply.lane, reply.pages = -1, []
+        reply.lane, reply.holding = -1, None
 
-    def plan(self) -> list[tuple[Reply, Span]]:
-        """The next step: a row of every decoding reply, then prompts in order of arrival."""
-        decoding = [reply for reply in self.running if reply.decoding]
+    def decoding(self) -> list[Reply]:
+        """The running replies whose next row draws a new token."""
+        return [reply for reply in self.running if reply.decoding]
+
+    def next_chunk(self, decoding: int) -> tuple[Reply, int] | None:
+        """The prompt that gets the next chunk, and its rows; None if there is none, or while the
+        `decoding` replies beside it are owed time."""
         reading = [reply for reply in self.running if not reply.decoding]
+        for reply in reading:
+            self._follow(reply)
+        if not reading or (decoding and self._owed > 0):
+            return None
+        overdue = [reply for reply in reading if reply.passed_over >= _PASSED_OVER]
+        chosen = overdue[0] if overdue else min(reading, key=_precedence)
+        for reply in reading:
+            reply.passed_over += 1
+        chosen.passed_over = 0
+        self._copy_rows(chosen)
         room = self.limits.alone
         if decoding:
             # However many lanes decode, a prompt beside them gets on.
-            room = max(self.limits.beside, len(decoding) + 1) - len(decoding)
-        planned = [(reply, self._span(reply, 1)) for reply in decoding]
-        for reply in reading:
-            most = min(room, self.limits.chunk)
-            if most > 0:
-                span = self._span(reply, most)
-                planned.append((reply, span))
-                room -= len(span.tokens)
-        return planned
+            room = max(self.limits.beside, decoding + 1) - decoding
+        return chosen, min(chosen.remaining, room, self.limits.chunk)
+
+    def make_room(self, reply: Reply, rows: int) -> None:
+        """Pages for the reply's next rows."""
+        holding = reply.holding
+        assert holding is not None
+        pages = holding.pages
+        while len(pages) * PAGE < reply.filled + rows:
+            pages.append(self.pool.take(holding))
+        self.block_table[reply.lane, : len(pages)] = pages
+
+    def advance(self, reply: Reply, filled: int) -> None:
+        """The reply's rows up to position `filled` stand; full pages are shared from here on."""
+        holding = reply.holding
+        assert holding is not None
+        reply.filled = filled
+        while self.pool.shares and filled >= holding.shared_tokens + PAGE:
+            first = holding.shared_tokens
+            self.pool.share(holding, tuple(reply.known[first : first + PAGE]))
+
+    def took(self, seconds: float, *, chunk: bool, decoding: bool) -> None:
+        """A step of this kind took this long."""
+        if chunk:
+            self._owed = self.limits.decode_share * seconds if decoding else 0.0
+        else:
+            self._owed -= seconds
+
+    def _queue(self, reply: Reply) -> deque[Reply]:
+        return self._background if reply.request.background else self._foreground
+
+    def _place(self, reply: Reply) -> bool:
+        if not self._free_lanes:
+            return False
+        known = [] if _reads_whole(reply) else reply.known
+        holding = self.pool.hold(reply.request.cache_salt, known, pages_for(reply.capacity))
+        if holding is None:
+            return False
+        reply.holding, reply.lane = holding, self._free_lanes.pop()
+        reply.filled = 0
+        self._skip(reply, holding.shared_tokens)
+        self.settings[reply.lane] = reply.settings
+        self.running.append(reply)
+        return True
+
+    def _follow(self, reply: Reply) -> None:
+        """Go on over the pages that others have computed by now."""
+        holding = reply.holding
+        assert holding is not None
+        if _reads_whole(reply):
+            return
+        while True:
+            first = holding.shared_tokens
+            if not self.pool.next_shared(holding, reply.known[first : first + PAGE + 1]):
+                break
+            self._skip(reply, holding.shared_tokens - reply.filled)
+
+    def _copy_rows(self, reply: Reply) -> None:
+        """Take over the rows that a page of another sequence has of this one."""
+        holding = reply.holding
+        assert holding is not None
+        if holding.own or _reads_whole(reply):
+            return
+        rest = reply.known[reply.filled : reply.filled + PAGE + 1]
+        source, rows = self.pool.closest_rows(holding, rest)
+        if rows >= _WORTH_COPYING:
+            self.copies.append((source, self.pool.take(holding)))
+            self._skip(reply, rows)
+
+    def _pause_background(self) -> bool:
+        """Put the newest running background reply back at the head of its queue."""
+        for reply in reversed(self.running):
+            if reply.request.background:
+                self.release(reply)
+                reply.filled, reply.preempted = 0, reply.preempted + 1
+                self.preempted += 1
+                self._background.appendleft(reply)
+                return True
+        return False
 
     @staticmethod
-    def _span(reply: Reply, most: int) -> Span:
-        tokens = reply.next_tokens(most)
-        return Span(reply.lane, reply.filled, tokens, int(len(tokens) == reply.remaining))
+    def _skip(reply: Reply, rows: int) -> None:
+        """The reply's next rows are there already."""
+        reply.filled += rows
+        if not reply.drawn:
+            reply.cached += rows
+
+
+def _reads_whole(reply: Reply) -> bool:
+    """Log probabilities of a prompt need every row of it."""
+    return reply.request.prompt_logprobs is not None and not reply.drawn
+
+
+def _precedence(reply: Reply) -> tuple[bool, int]:
+    """Foreground before background, then the prompt with the fewest tokens left."""
+    return reply.request.background, reply.remaining

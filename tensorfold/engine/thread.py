@@ -8,12 +8,14 @@ from collections.abc import Callable
 
 from tensorfold.engine.interface import (
     EngineClosed,
+    EngineFull,
     EngineStats,
     Event,
     Limits,
     Request,
 )
 from tensorfold.engine.reply import Reply
+from tensorfold.engine.rules import Rules
 from tensorfold.engine.seeds import derive_seed, salt_from_environment
 from tensorfold.engine.worker import Worker
 from tensorfold.runtime.compilation import CompileCounter
@@ -32,6 +34,7 @@ class ThreadEngine:
         self._commands: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._closing = False
+        self._arriving = 0
         self._compiles = CompileCounter()
         self._thread = threading.Thread(target=self._run, name="tensorfold-engine", daemon=True)
         self._thread.start()
@@ -44,8 +47,8 @@ class ThreadEngine:
     def submit(self, request: Request, deliver: Callable[[Event], None]) -> None:
         """Queue `request` (see `Engine.submit`)."""
         check(request, self._limits)
-        reply = make_reply(request, deliver, self._salt)
-        self._command(lambda: self._worker.add(reply))
+        reply = make_reply(request, deliver, self._limits.vocab_size, self._salt)
+        self._command(lambda: self._worker.add(reply), queues=True)
 
     def cancel(self, request_id: str) -> None:
         """End a reply at the next step, or before it starts."""
@@ -66,12 +69,23 @@ class ThreadEngine:
         if first:
             self._compiles.close()
 
-    def _command(self, action: Callable[[], None]) -> None:
+    def _command(self, action: Callable[[], None], queues: bool = False) -> None:
+        """Have the engine's thread do something, which may be to queue a reply."""
         with self._changed:
             if self._closing:
                 raise EngineClosed("the engine has stopped")
+            if queues:
+                self._refuse_if_full()
+                self._arriving += 1
             self._commands.append(action)
             self._changed.notify()
+
+    def _refuse_if_full(self) -> None:
+        """Raises EngineFull. Replies that have only arrived count as waiting."""
+        scheduler, queue = self._worker.scheduler, self._limits.queue
+        waiting = len(scheduler.waiting) + self._arriving
+        if queue is not None and waiting >= queue + scheduler.free_lanes:
+            raise EngineFull(f"{waiting} replies wait already, and {queue} may (--max-queue)")
 
     def _run(self) -> None:
         while True:
@@ -80,6 +94,7 @@ class ThreadEngine:
                     self._changed.wait()
                 actions = list(self._commands)
                 self._commands.clear()
+                self._arriving = 0
                 closing = self._closing
             try:
                 for action in actions:
@@ -101,17 +116,29 @@ def check(request: Request, limits: Limits) -> None:
     if request.max_tokens < 1:
         raise ValueError("max_tokens must be at least 1")
     if min(request.prompt) < 0 or max(request.prompt) >= limits.vocab_size:
-        raise ValueError(f"prompt token ids must be between 0 and {limits.vocab_size - 1}")
+        raise ValueError(f"prompt token ids {_between(limits)}")
+    outside = [
+        token for token, _ in request.sampling.logit_bias if not 0 <= token < limits.vocab_size
+    ]
+    if outside:
+        raise ValueError(f"logit_bias has token {outside[0]}: ids {_between(limits)}")
     total = len(request.prompt) + request.max_tokens
     if total > limits.context:
         raise ValueError(f"{total} tokens do not fit the context of {limits.context}")
 
 
-def make_reply(request: Request, deliver: Callable[[Event], None], salt: int = 0) -> Reply:
+def _between(limits: Limits) -> str:
+    return f"must be between 0 and {limits.vocab_size - 1}"
+
+
+def make_reply(
+    request: Request, deliver: Callable[[Event], None], vocab_size: int, salt: int = 0
+) -> Reply:
     """A reply to queue, with its sampling settings packed for the device."""
     sampling = request.sampling
     seed = sampling.seed if sampling.seed is not None else derive_seed(request.prompt, salt)
     settings = pack_settings(
         sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, seed
     )
-    return Reply(request, deliver, settings)
+    rules = Rules(request, vocab_size) if Rules.needed(request) else None
+    return Reply(request, deliver, settings, rules)

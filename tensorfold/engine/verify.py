@@ -92,7 +92,7 @@ def run_together(
     worker = Worker(step, Scheduler(step.shape, limits))
     events: dict[str, list[Event]] = {request.id: [] for request in requests}
     for request in requests:
-        worker.add(make_reply(request, events[request.id].append))
+        worker.add(make_reply(request, events[request.id].append, step.model.spec.vocab_size))
         for _ in range(stagger):
             worker.step()
     while not worker.idle:

@@ -4,14 +4,24 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from tensorfold.engine.interface import EngineStats, Event, FinishReason, NewTokens
+from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.interface import (
+    EngineStats,
+    Event,
+    FinishReason,
+    NewTokens,
+    PromptLogprobs,
+    TokenLogprobs,
+)
 from tensorfold.engine.reply import Reply
 from tensorfold.engine.scheduler import Scheduler
 from tensorfold.ops.sample import NO_TOKEN
+from tensorfold.runtime.head import HeadDrawn, HeadRow, RowRules
 from tensorfold.runtime.packed import Span
 from tensorfold.runtime.step import Drawn
 
@@ -23,10 +33,23 @@ _RATE_SECONDS = 2.0
 class Runner(Protocol):
     """What runs steps: a `StepFunction`, or a toy in tests."""
 
+    @property
+    def buckets(self) -> Sequence[int]:
+        """Rows that a step may have, smallest first."""
+        ...
+
     def run(
         self, spans: Sequence[Span], block_table: np.ndarray, settings: np.ndarray
     ) -> list[Drawn]:
         """Run one step; an answer for each span."""
+        ...
+
+    def draw(self, rows: Sequence[HeadRow]) -> list[HeadDrawn]:
+        """Draw from rows of the last step under rules of their own."""
+        ...
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Make a page hold what another does."""
         ...
 
     def reset(self) -> None:
@@ -34,26 +57,48 @@ class Runner(Protocol):
         ...
 
 
+@dataclass
+class Part:
+    """One reply's part of a step: its span, the drafts at its end, and the rules of its drawn rows
+    if it has any."""
+
+    reply: Reply
+    span: Span
+    drafts: list[int] = field(default_factory=list)
+    rules: list[RowRules] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A drawn token, with what is told of it."""
+
+    token: int
+    digest: int
+    logprobs: TokenLogprobs | None = None
+
+
 class Worker:
     """Runs a scheduler's steps and delivers what they draw."""
 
-    def __init__(self, runner: Runner, scheduler: Scheduler):
+    def __init__(self, runner: Runner, scheduler: Scheduler, drafting: Drafting | None = None):
         self.runner = runner
         self.scheduler = scheduler
-        self._pages = scheduler.free_pages
+        self._drafting = drafting or Drafting(runner.buckets)
         self._requests = self._cancelled = self._steps = 0
-        self._prompt_tokens = self._generated = 0
+        self._prompt_tokens = self._cached = self._generated = 0
+        self._drafted = self._accepted = 0
+        self._step_started = 0.0
         self._recent: deque[tuple[float, int, int]] = deque()
 
     @property
     def idle(self) -> bool:
         """Whether no reply is waiting or running."""
-        return not (self.scheduler.waiting or self.scheduler.running)
+        return not (self.scheduler.running or self.scheduler.waiting)
 
     def add(self, reply: Reply) -> None:
         """Queue a reply."""
         self._requests += 1
-        self.scheduler.waiting.append(reply)
+        self.scheduler.add(reply)
 
     def cancel(self, request_id: str) -> None:
         """End the reply of this id, wherever it is."""
@@ -70,48 +115,195 @@ class Worker:
         """Admit, run one step, deliver. A failed step ends the replies that ran in it."""
         now = time.monotonic()
         for reply in self.scheduler.admit():
-            reply.started = now
-        planned = self.scheduler.plan()
-        if not planned:
+            reply.started = reply.started or now
+        parts = self._plan()
+        if not parts:
             return
+        self._step_started = started = time.monotonic()
         try:
-            drawn = self.runner.run(
-                [span for _, span in planned], self.scheduler.block_table, self.scheduler.settings
-            )
+            draws = self._run(parts)
         except Exception as error:
             _log.exception("a step failed")
             for reply in list(self.scheduler.running):
                 self._end(reply, "error", f"the step failed: {error}")
+            self.scheduler.pool.reset()
             self.runner.reset()
             return
-        self._count(planned)
-        for (reply, span), answer in zip(planned, drawn, strict=True):
-            reply.filled += len(span.tokens)
-            if answer.tokens:
-                self._take(reply, answer)
+        finally:
+            self._step_started = 0.0
+        self._time(parts, time.monotonic() - started)
+        read = sum(len(part.span.tokens) for part in parts if not part.reply.decoding)
+        drawn = sum(self._take(part, drawn) for part, drawn in zip(parts, draws, strict=True))
+        self._count(read, drawn)
 
     def stats(self, recompilations: int = 0) -> EngineStats:
         """Counters and gauges; rates are over the last two seconds."""
-        since = time.monotonic() - _RATE_SECONDS
-        recent = [entry for entry in tuple(self._recent) if entry[0] >= since]
+        now, step_started = time.monotonic(), self._step_started
+        recent = [entry for entry in tuple(self._recent) if entry[0] >= now - _RATE_SECONDS]
+        pool = self.scheduler.pool
         return EngineStats(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
-            pages_used=self._pages - self.scheduler.free_pages,
-            pages_total=self._pages,
+            pages_used=pool.held,
+            pages_cached=pool.kept,
+            pages_total=pool.total,
             prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached,
             generated_tokens=self._generated,
+            drafted=self._drafted,
+            accepted=self._accepted,
             requests=self._requests,
             cancelled=self._cancelled,
+            preempted=self.scheduler.preempted,
             steps=self._steps,
+            step_seconds=now - step_started if step_started else 0.0,
             recompilations=recompilations,
             decode_tokens_per_second=sum(drawn for _, _, drawn in recent) / _RATE_SECONDS,
             prefill_tokens_per_second=sum(read for _, read, _ in recent) / _RATE_SECONDS,
         )
 
-    def _count(self, planned: list[tuple[Reply, Span]]) -> None:
-        read = sum(len(span.tokens) for reply, span in planned if not reply.decoding)
-        drawn = sum(span.draws for _, span in planned)
+    def _plan(self) -> list[Part]:
+        """The next step: a row of every decoding reply, and either drafts after them or a chunk of
+        a prompt."""
+        decoding = self.scheduler.decoding()
+        chunk = self.scheduler.next_chunk(len(decoding))
+        parts = []
+        limits = self.scheduler.limits
+        if chunk is None:
+            drafts = self._drafting.propose(decoding, min(limits.alone, limits.beside))
+        else:
+            drafts = [[] for _ in decoding]
+        for reply, proposed in zip(decoding, drafts, strict=True):
+            parts.append(self._part(reply, 1, proposed))
+        if chunk is not None:
+            parts.append(self._part(*chunk, []))
+        return [part for part in parts if part is not None]
+
+    def _part(self, reply: Reply, rows: int, drafts: list[int]) -> Part | None:
+        """The reply's next known rows and `drafts`, as far as its rules let them come. None if its
+        rules failed, which ends it."""
+        rules: list[RowRules] = []
+        if reply.rules and rows == reply.remaining:
+            try:
+                rules = reply.rules.rows(drafts)
+            except Exception as error:
+                self._fail(reply, error)
+                return None
+            drafts = drafts[: len(rules) - 1]
+        tokens = reply.known[reply.filled : reply.filled + rows] + drafts
+        self.scheduler.make_room(reply, len(tokens))
+        # Rows from the prompt's last on draw; those of a reply that runs again draw what they drew.
+        quiet = max(0, reply.prompt_length - 1 - reply.filled)
+        draws = 0 if reply.rules else max(0, len(tokens) - quiet)
+        return Part(reply, Span(reply.lane, reply.filled, tokens, draws), drafts, rules)
+
+    def _run(self, parts: Sequence[Part]) -> list[list[Draw]]:
+        """Run the step; what was drawn for each part."""
+        scheduler = self.scheduler
+        for source, target in scheduler.copies:
+            self.runner.copy_page(source, target)
+        scheduler.copies.clear()
+        answers = self.runner.run(
+            [part.span for part in parts], scheduler.block_table, scheduler.settings
+        )
+        draws, start = [], 0
+        for part, answer in zip(parts, answers, strict=True):
+            if part.reply.rules:
+                draws.append(self._draw_ruled(part, start))
+            else:
+                pairs = zip(answer.tokens, answer.digests, strict=True)
+                draws.append([Draw(*pair) for pair in pairs])
+            start += len(part.span.tokens)
+        return draws
+
+    def _draw_ruled(self, part: Part, start: int) -> list[Draw]:
+        """Draw the part's rows, which stand at `start` in the step, under its rules."""
+        reply, span = part.reply, part.span
+        length, request = len(span.tokens), reply.request
+        if request.prompt_logprobs is not None and not reply.drawn:
+            targets = reply.known[span.position + 1 : span.position + length + 1]
+            given = [
+                HeadRow(start + i, span.lane, span.position + i + 1, given=target)
+                for i, target in enumerate(targets)
+            ]
+            for row, drawn in zip(given, self.runner.draw(given), strict=True):
+                reply.prompt_logprobs.append(_logprobs(drawn, row.given, request.prompt_logprobs))
+        first = length - len(part.rules)
+        rows = [
+            HeadRow(start + first + i, span.lane, span.position + first + i + 1, rules)
+            for i, rules in enumerate(part.rules)
+        ]
+        most = request.logprobs
+        return [
+            Draw(d.token, d.digest, None if most is None else _logprobs(d, d.token, most))
+            for d in (self.runner.draw(rows) if rows else [])
+        ]
+
+    def _take(self, part: Part, draws: Sequence[Draw]) -> int:
+        """Deliver what stands of a part's draws; how many tokens are new."""
+        reply, span = part.reply, part.span
+        self.scheduler.advance(reply, span.position + len(span.tokens) - len(part.drafts))
+        position = span.position + len(span.tokens) - len(draws) + 1
+        new: list[Draw] = []
+        for draw in draws:
+            if draw.token == NO_TOKEN:
+                self._end(reply, "error", "the model's logits are not finite numbers")
+                return 0
+            if position < len(reply.known):
+                if reply.known[position] != draw.token:
+                    self._end(reply, "error", "a token came out otherwise when it was replayed")
+                    return 0
+                position += 1
+                continue
+            new.append(draw)
+            kept = len(new) <= len(part.drafts) and part.drafts[len(new) - 1] == draw.token
+            if not kept or draw.token in reply.request.end_ids:
+                break
+        if new:
+            self._append(reply, part.drafts, new[: reply.request.max_tokens - reply.drawn])
+        return len(new)
+
+    def _append(self, reply: Reply, drafts: Sequence[int], new: Sequence[Draw]) -> None:
+        tokens = tuple(draw.token for draw in new)
+        accepted = sum(draft == token for draft, token in zip(drafts, tokens, strict=False))
+        reply.rounds += 1
+        reply.drafted += len(drafts)
+        reply.accepted += accepted
+        self._drafted += len(drafts)
+        self._accepted += accepted
+        self._drafting.observe(reply, tokens, len(drafts))
+        first = not reply.drawn
+        if first:
+            self._cached += reply.cached
+        reason = None
+        for token in tokens:
+            reason = reply.append(token)
+        self.scheduler.advance(reply, len(reply.known) - 1)
+        if reply.rules:
+            try:
+                reply.forced = reply.rules.accept(tokens)
+            except Exception as error:
+                self._fail(reply, error)
+                return
+        if first and reply.request.prompt_logprobs is not None:
+            self._deliver(reply, PromptLogprobs(tuple(reply.prompt_logprobs)))
+        told = tuple(draw.logprobs for draw in new if draw.logprobs)
+        digests = tuple(draw.digest for draw in new)
+        if not self._deliver(reply, NewTokens(tokens, digests, told)):
+            self._end(reply, "cancelled")
+        elif reason:
+            self._end(reply, reason)
+
+    def _time(self, parts: Sequence[Part], seconds: float) -> None:
+        """Let the scheduler and the drafts know what a step of this kind takes."""
+        decoding = sum(part.reply.decoding for part in parts)
+        chunk = decoding < len(parts)
+        self.scheduler.took(seconds, chunk=chunk, decoding=decoding > 0)
+        if not chunk:
+            rows = sum(len(part.span.tokens) for part in parts)
+            self._drafting.times.observe(rows, seconds)
+
+    def _count(self, read: int, drawn: int) -> None:
         self._steps += 1
         self._prompt_tokens += read
         self._generated += drawn
@@ -120,20 +312,13 @@ class Worker:
         while self._recent[0][0] < now - _RATE_SECONDS:
             self._recent.popleft()
 
-    def _take(self, reply: Reply, answer: Drawn) -> None:
-        for index, token in enumerate(answer.tokens):
-            if token == NO_TOKEN:
-                self._end(reply, "error", "the model's logits are not finite numbers")
-                return
-            reason = reply.take(token)
-            if not self._deliver(reply, NewTokens((token,), answer.digests[index : index + 1])):
-                self._end(reply, "cancelled")
-                return
-            if reason:
-                self._end(reply, reason)
-                return
+    def _fail(self, reply: Reply, error: Exception) -> None:
+        """End a reply whose own rules failed."""
+        _log.error("request %s: its rules failed", reply.request.id, exc_info=error)
+        self._end(reply, "error", f"the reply's rules failed: {error}")
 
     def _end(self, reply: Reply, reason: FinishReason, error: str | None = None) -> None:
+        self._drafting.release(reply)
         self.scheduler.release(reply)
         self._cancelled += reason == "cancelled"
         self._deliver(reply, reply.finished(reason, error))
@@ -147,3 +332,7 @@ class Worker:
             _log.exception("request %s could not take an event", reply.request.id)
             return False
         return True
+
+
+def _logprobs(drawn: HeadDrawn, token: int, most: int) -> TokenLogprobs:
+    return TokenLogprobs(token, drawn.logprob, drawn.rank, drawn.top[:most])

@@ -10,7 +10,7 @@ from jax import Array, lax
 from tensorfold.ops.rows import PAGE, Rows, make_rows
 from tensorfold.ops.sample import Settings
 
-_SETTINGS = 6
+SETTINGS = 6
 """Words of a lane's settings: temperature, top_p, min_p, top_k, seed low, seed high."""
 
 
@@ -40,7 +40,7 @@ class Layout:
     @property
     def settings_shape(self) -> tuple[int, int]:
         """Shape of the settings array."""
-        return self.lanes, _SETTINGS
+        return self.lanes, SETTINGS
 
     def pack(self, spans: Sequence[Span], block_table: np.ndarray) -> np.ndarray:
         """The packed array: [drawn rows, tokens, lanes, positions, drawn row indices, table]."""
@@ -70,7 +70,7 @@ def pack_settings(
     temperature: float, top_k: int, top_p: float, min_p: float, seed: int
 ) -> np.ndarray:
     """One lane's settings as int32 [6]; `seed` counts modulo 2^64."""
-    words = np.zeros(_SETTINGS, np.int32)
+    words = np.zeros(SETTINGS, np.int32)
     words[:3] = np.array([temperature, top_p, min_p], np.float32).view(np.int32)
     words[3] = min(max(top_k, 0), 2**31 - 1)
     low_high = np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32)

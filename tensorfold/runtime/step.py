@@ -1,6 +1,6 @@
 """The step function: one compiled program a row bucket, over paged, donated state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
 from tensorfold.ops.rows import PAGE, ROW_TILE
+from tensorfold.runtime.head import Head, HeadDrawn, HeadRow
 from tensorfold.runtime.load import Leaves, LoadedModel
 from tensorfold.runtime.packed import Layout, Span, unpack_settings
 
@@ -60,6 +61,10 @@ class StepFunction:
         self.shape = shape
         self.buckets = tuple(sorted(buckets or usable_buckets()))
         self._programs: dict[int, Any] = {}
+        self._head = Head(model)
+        self._copy: Any = None
+        self._hidden: Array | None = None
+        self._settings: np.ndarray | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -67,19 +72,36 @@ class StepFunction:
         self._state = make_state(self.model, self.shape)
 
     def compile(self, progress: Callable[[Progress], None] | None = None) -> None:
-        """Compile every bucket. Nothing compiles after this."""
+        """Compile every program. Nothing compiles after this."""
+        total = len(self.buckets) + len(self._head.sizes) + 1
 
         def report(done: int) -> None:
             if progress:
-                progress(Progress("compile", done, len(self.buckets), "programs"))
+                progress(Progress("compile", done, total, "programs"))
 
         report(0)
         with ThreadPoolExecutor(_COMPILE_THREADS) as threads:
             # Tracing holds the GIL and compiling doesn't: trace in order, compile side by side.
-            pending = {r: threads.submit(self._lower(r).compile) for r in self.buckets}
-            for done, (rows, future) in enumerate(pending.items(), 1):
-                self._programs[rows] = future.result()
-                report(done)
+            pending = [threads.submit(lowered.compile) for lowered in self._lower_all()]
+            compiled = []
+            for future in pending:
+                compiled.append(future.result())
+                report(len(compiled))
+        self._copy = compiled.pop()
+        steps, heads = compiled[: len(self.buckets)], compiled[len(self.buckets) :]
+        self._programs = dict(zip(self.buckets, steps, strict=True))
+        self._head.programs = dict(zip(self._head.sizes, heads, strict=True))
+
+    def _lower_all(self) -> Iterator[Any]:
+        """Every bucket's step, every size of the head, the copy of a page."""
+        for rows in self.buckets:
+            lowered = self._lower(rows)
+            yield lowered
+        hidden = lowered.out_info[1]
+        for size in self._head.sizes:
+            yield self._head.lower(size, hidden.shape[1])
+        page = jax.ShapeDtypeStruct((), jnp.int32)
+        yield jax.jit(_copy_page, donate_argnums=0).lower(self._state, page, page)
 
     def run(
         self,
@@ -96,7 +118,10 @@ class StepFunction:
         needed = sum(len(span.tokens) for span in spans)
         rows = bucket or next(bucket for bucket in self.buckets if bucket >= needed)
         packed = self._layout(rows).pack(spans, block_table)
-        drawn, self._state = self._programs[rows](self.model.leaves, self._state, packed, settings)
+        drawn, self._hidden, self._state = self._programs[rows](
+            self.model.leaves, self._state, packed, settings
+        )
+        self._settings = settings
         tokens, digests = np.asarray(drawn)
         out, row = [], 0
         for span in spans:
@@ -104,6 +129,15 @@ class StepFunction:
             out.append(Drawn(tuple(tokens[row:end].tolist()), tuple(digests[row:end].tolist())))
             row = end
         return out
+
+    def draw(self, rows: Sequence[HeadRow]) -> list[HeadDrawn]:
+        """Draw from rows of the last step under rules of their own."""
+        assert self._hidden is not None and self._settings is not None
+        return self._head.run(np.asarray(self._hidden), self._settings, rows)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Make page `target` hold what `source` does, in every layer."""
+        self._state = self._copy(self._state, np.int32(source), np.int32(target))
 
     def drop_bucket(self, rows: int) -> None:
         """Never run a step of this bucket again."""
@@ -117,7 +151,7 @@ class StepFunction:
 
         def step(
             leaves: Leaves, state: State, packed: Array, settings: Array
-        ) -> tuple[Array, State]:
+        ) -> tuple[Array, Array, State]:
             return _step(self.model, layout, leaves, state, packed, settings)
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
@@ -152,8 +186,9 @@ def _step(
     state: State,
     packed: Array,
     settings: Array,
-) -> tuple[Array, State]:
-    """(drawn [2, R] int32: tokens and digests of the drawn rows in order; the written state)."""
+) -> tuple[Array, Array, State]:
+    """(drawn [2, R] int32: tokens and digests of the drawn rows in order; every row's hidden vector
+    [R, D]; the written state)."""
     module = model.bind(leaves)
     rows, drawn, count = layout.unpack(packed)
     hidden, state = module(rows, state)
@@ -175,4 +210,12 @@ def _step(
         return lax.dynamic_update_slice(out, block, (0, start))
 
     out = jnp.zeros((2, layout.rows), jnp.int32)
-    return lax.fori_loop(0, (count + size - 1) // size, tile, out), state
+    return lax.fori_loop(0, (count + size - 1) // size, tile, out), hidden, state
+
+
+def _copy_page(state: State, source: Array, target: Array) -> State:
+    def copy(pages: Array) -> Array:
+        page = lax.dynamic_index_in_dim(pages, source, keepdims=True)
+        return lax.dynamic_update_slice_in_dim(pages, page, target, axis=0)
+
+    return jax.tree.map(copy, state)

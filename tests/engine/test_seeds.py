@@ -60,7 +60,7 @@ def test_only_a_request_without_a_seed_gets_one() -> None:
         request = ask("one", (1, 2, 3))
         sampling = Sampling(temperature=1.0, seed=seed)
         fields = vars(request) | {"sampling": sampling}
-        return make_reply(type(request)(**fields), lambda event: None, salt).settings.tolist()
+        return make_reply(type(request)(**fields), lambda event: None, 1000, salt).settings.tolist()
 
     assert settings(None, 0) == settings(FIXED, 0) != settings(None, 1)
     assert settings(5, 0) == settings(5, 1) == settings(5 + 2**64, 0)

@@ -161,7 +161,7 @@ def test_a_fault_of_the_engine_ends_its_replies_and_it_goes_on(
                 failed.set()
                 raise AssertionError("out of order")
 
-            patch.setattr(Scheduler, "plan", plan)
+            patch.setattr(Scheduler, "decoding", plan)
             runner.go.set()
             assert failed.wait(30)
             for waiter in waiters:

@@ -1,11 +1,13 @@
 """Scheduler and worker on a toy model: whatever the traffic, a reply is what it is alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo
+from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo, solo_pairs
 
 from tensorfold.engine.interface import NewTokens, Request, Sampling
 from tensorfold.engine.scheduler import RowLimits, Scheduler
@@ -46,9 +48,10 @@ def assert_all_free(worker: Worker) -> None:
     reply, _ = queue(ask("large", max_tokens=shape.context - 3))
     worker.add(reply)
     worker.scheduler.admit()
-    assert len(set(reply.pages)) == shape.pages_per_lane
+    assert reply.holding is not None
+    assert reply.holding.reserved == shape.pages_per_lane
     worker.end_all("cancelled")
-    assert worker.scheduler.free_pages == shape.pages
+    assert worker.scheduler.pool.available == shape.pages
 
 
 @dataclass(frozen=True)
@@ -59,21 +62,83 @@ class Arrival:
     """Steps after its arrival at which the client goes."""
 
 
+class EveryOther:
+    """A constraint: a token of the other parity than the one before it; after 7 comes 8."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def masks(self, drafts: Sequence[int]) -> list[np.ndarray]:
+        masks, last = [], self.last
+        for draft in [*drafts, None]:
+            masks.append(self._mask(last))
+            if draft is None or not masks[-1][draft // 32] >> (draft % 32) & 1:
+                break
+            last = draft
+        return masks
+
+    def forced(self) -> list[int]:
+        return [8] if self.last == 7 else []
+
+    def accept(self, token: int) -> None:
+        assert self._mask(self.last)[token // 32] >> (token % 32) & 1
+        self.last = token
+
+    def _mask(self, last: int) -> np.ndarray:
+        if last == 7:
+            return np.array([1 << 8, 0, 0, 0], np.uint32)
+        return np.full(4, 0x55555555 if last % 2 else 0xAAAAAAAA, np.uint32)
+
+
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.just(1.0),
+    seed=st.none() | st.integers(0, 3),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.5]),
+    repetition_penalty=st.sampled_from([1.0, 1.0, 1.25]),
+    logit_bias=st.sampled_from([(), (), ((3, 2.0),)]),
+    min_tokens=st.sampled_from([0, 0, 4]),
+)
+
+
+def check_pages(worker: Worker) -> None:
+    """Every page is free, kept, or in block tables; a page in two tables holds equal prefixes."""
+    scheduler = worker.scheduler
+    holder: dict[int, tuple[int, ...]] = {}
+    for reply in scheduler.running:
+        assert reply.holding is not None
+        for index, page in enumerate(reply.holding.pages):
+            prefix = tuple(reply.known[: 64 * (index + 1)])
+            shared = index < len(reply.holding.path) - 1
+            assert page not in holder or (shared and holder[page] == prefix)
+            holder[page] = prefix
+    assert worker.stats().pages_used == len(holder)
+    assert scheduler.pool.available >= 0
+    assert worker.stats().pages_cached + len(holder) <= worker.stats().pages_total
+
+
 @st.composite
 def traffic(draw: st.DrawFn) -> list[Arrival]:
     arrivals = []
     for index in range(draw(st.integers(1, 9))):
         length = draw(st.sampled_from([1, 2, 7, 63, 64, 65, 100, 150]))
         start = draw(st.integers(0, VOCABULARY - 2))
-        prompt = tuple((start + i * (index + 1)) % BROKEN for i in range(length))
+        # Sequences of step 1 and one start have prefixes in common.
+        stride = draw(st.sampled_from([1, 1, index + 1]))
+        prompt = tuple((start + i * stride) % BROKEN for i in range(length))
         most = draw(st.sampled_from([1, 2, 5, 20, 70]))
         request = Request(
             f"reply {index}",
             prompt,
-            Sampling(temperature=1.0, seed=draw(st.none() | st.integers(0, 3))),
+            draw(SAMPLINGS),
             max_tokens=most,
             end_ids=frozenset(draw(st.sets(st.integers(0, VOCABULARY), max_size=2))),
             draft=draw(st.booleans()),
+            background=draw(st.booleans()),
+            cache_salt=draw(st.sampled_from(["", "", "other"])),
+            constraint=draw(st.sampled_from([None, None, EveryOther])),
+            logprobs=draw(st.sampled_from([None, None, 2])),
+            prompt_logprobs=draw(st.sampled_from([None, None, None, 1])),
         )
         step = draw(st.integers(0, 30))
         arrivals.append(Arrival(request, step, draw(st.none() | st.integers(0, 40))))
@@ -102,27 +167,29 @@ def test_every_reply_is_what_it_is_alone(
         while waiting and waiting[0].step <= step:
             request = waiting.pop(0).request
             listeners[request.id] = Listener()
-            worker.add(make_reply(request, listeners[request.id]))
+            worker.add(make_reply(request, listeners[request.id], VOCABULARY))
         for arrival in arrivals:
             if arrival.cancel is not None and arrival.step + arrival.cancel == step:
                 worker.cancel(arrival.request.id)
         worker.step()
         running = worker.scheduler.running
         started += [reply.request.id for reply in running if reply.request.id not in started]
-        held = [page for reply in running for page in reply.pages]
-        assert len(set(held)) == len(held)
         assert len({reply.lane for reply in running}) == len(running)
-        assert worker.stats().pages_used == len(held)
+        check_pages(worker)
         step += 1
         assert step < 3000
-    order = [arrival.request.id for arrival in arrivals]
-    assert started == [each for each in order if each in started]
+    for background in (False, True):
+        order = [a.request.id for a in arrivals if a.request.background == background]
+        assert [each for each in started if each in order] == [e for e in order if e in started]
     for spans in runner.steps:
         assert sum(len(span.tokens) for span in spans) <= limits.alone
-        assert all(len(span.tokens) <= limits.chunk for span in spans)
+        # A span with more draws holds drafts, which no prompt waits for.
+        assert all(len(span.tokens) <= limits.chunk for span in spans if span.draws == 1)
     for arrival in arrivals:
         request, listener = arrival.request, listeners[arrival.request.id]
-        wanted = solo(request)
+        pairs = solo_pairs(request)
+        wanted = [token for token, _ in pairs]
+        assert listener.digests == [digest for _, digest in pairs[: len(listener.tokens)]]
         if listener.end.reason == "cancelled":
             assert arrival.cancel is not None
             assert listener.tokens == wanted[: len(listener.tokens)]
@@ -155,16 +222,18 @@ def test_a_reply_takes_just_the_pages_it_may_need() -> None:
         reply, _ = queue(ask("one", range(prompt), most))
         worker.add(reply)
         worker.scheduler.admit()
-        assert len(reply.pages) == pages == pages_for(prompt + most)
+        assert reply.holding is not None
+        assert reply.holding.reserved == pages == pages_for(prompt + most)
         worker.cancel("one")
 
 
 def test_a_prompt_gets_on_beside_any_number_of_running_replies() -> None:
     shape = StateShape(lanes=7, context=256, pages=28)
-    worker, runner = make_worker(shape, RowLimits(alone=8, beside=4, chunk=256))
+    limits = RowLimits(alone=8, beside=4, chunk=256, decode_share=0)
+    worker, runner = make_worker(shape, limits)
     for index in range(6):
         worker.add(queue(ask(f"running {index}", max_tokens=200))[0])
-    while len(runner.steps) < 10:
+    while len(runner.steps) < 20:
         worker.step()
     late, listener = queue(ask("late", range(20), 1))
     worker.add(late)
@@ -182,7 +251,7 @@ def test_lanes_must_leave_room_for_a_prompt() -> None:
 
 def test_a_failed_step_ends_its_replies_and_the_next_ones_are_served() -> None:
     worker, runner = make_worker()
-    runner.fail_on = {3}
+    runner.fail_on = {7}
     early = [queue(ask(f"early {i}", max_tokens=20)) for i in range(3)]
     queued, queued_listener = queue(ask("queued", max_tokens=20))
     for reply, _ in early:
@@ -192,7 +261,8 @@ def test_a_failed_step_ends_its_replies_and_the_next_ones_are_served() -> None:
     for reply, listener in early:
         assert listener.end.reason == "error"
         assert listener.end.error == "the step failed: the toy broke"
-        assert listener.tokens == solo(reply.request)[:3]
+        assert 4 <= len(listener.tokens) < 20
+        assert listener.tokens == solo(reply.request)[: len(listener.tokens)]
     assert queued_listener.end.reason == "length"
     assert queued_listener.tokens == solo(queued.request)
     assert runner.resets == 2
@@ -211,8 +281,8 @@ def test_a_receiver_that_fails_ends_only_its_own_reply(at: int) -> None:
             raise OSError("the client has gone")
 
     failing, other = Listener(on_event=fail), Listener()
-    worker.add(make_reply(ask("failing"), failing))
-    worker.add(make_reply(ask("other"), other))
+    worker.add(make_reply(ask("failing"), failing, VOCABULARY))
+    worker.add(make_reply(ask("other"), other, VOCABULARY))
     finish(worker)
     assert failing.tokens == solo(ask("failing"))[: at + 1]
     assert failing.end.reason == "cancelled"
@@ -230,8 +300,8 @@ def test_a_receiver_that_fails_at_the_end_stops_nothing() -> None:
             raise OSError("the client has gone")
 
     other = Listener()
-    worker.add(make_reply(ask("failing", max_tokens=2), Listener(on_event=fail)))
-    worker.add(make_reply(ask("other"), other))
+    worker.add(make_reply(ask("failing", max_tokens=2), Listener(on_event=fail), VOCABULARY))
+    worker.add(make_reply(ask("other"), other, VOCABULARY))
     finish(worker)
     assert other.tokens == solo(ask("other"))
     assert_all_free(worker)
@@ -287,12 +357,12 @@ def test_figures_count_what_was_done() -> None:
     finish(worker)
     stats = worker.stats()
     assert stats.requests == 4
-    assert stats.prompt_tokens == 10 + 11 + 12 + 13
+    assert stats.prompt_tokens + stats.cached_tokens == 10 + 11 + 12 + 13
     assert stats.generated_tokens == 24
     assert stats.steps == len(runner.steps)
     assert stats.pages_total == SHAPE.pages
     assert stats.decode_tokens_per_second == 12
-    assert stats.prefill_tokens_per_second == 23
+    assert stats.prefill_tokens_per_second == stats.prompt_tokens / 2
     for listener in listeners:
         cost = listener.end.stats
         assert cost.rounds == cost.completion_tokens == 6

@@ -6,17 +6,27 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensorfold.engine.interface import Event, Finished, NewTokens, Request, Sampling
+from tensorfold.engine.interface import (
+    Event,
+    Finished,
+    NewTokens,
+    PromptLogprobs,
+    Request,
+    Sampling,
+)
 from tensorfold.engine.reply import Reply
 from tensorfold.engine.thread import make_reply
 from tensorfold.ops.rows import PAGE
 from tensorfold.ops.sample import NO_TOKEN
+from tensorfold.runtime.head import NO_RULES, HeadDrawn, HeadRow, RowRules
 from tensorfold.runtime.packed import Span
 from tensorfold.runtime.step import Drawn, StateShape
 
 VOCABULARY = 97
 BROKEN = 96
 """A token after which the toy's logits are no numbers."""
+LOOPING = 50
+"""A sequence that starts with this token or a higher one soon repeats itself."""
 
 
 class ToyRunner:
@@ -25,6 +35,8 @@ class ToyRunner:
     A token depends on the lane's settings and on everything before it as the pages hold it: a wrong
     block table, a wrong position or a page that another reply wrote to gives another token.
     """
+
+    buckets = (1, 2, 4, 8, 16, 32, 64, 256)
 
     def __init__(self, shape: StateShape):
         self.shape = shape
@@ -44,6 +56,7 @@ class ToyRunner:
         assert len({span.lane for span in spans}) == len(spans)
         assert all(span.tokens for span in spans)
         self.steps.append(list(spans))
+        self.table, self.settings = block_table.copy(), settings.copy()
         for span in spans:
             for position, token in enumerate(span.tokens, span.position):
                 page = block_table[span.lane, position // PAGE]
@@ -52,38 +65,75 @@ class ToyRunner:
             raise RuntimeError("the toy broke")
         return [self._draw(span, block_table[span.lane], settings[span.lane]) for span in spans]
 
+    def draw(self, rows: Sequence[HeadRow]) -> list[HeadDrawn]:
+        lanes = [span.lane for span in self.steps[-1] for _ in span.tokens]
+        drawn = []
+        for row in rows:
+            assert lanes[row.row] == row.lane
+            history = self._history(self.table[row.lane], row.position)
+            token, digest = next_token(history, self.settings[row.lane], row.rules)
+            about = token if row.given < 0 else row.given
+            drawn.append(HeadDrawn(token, digest, -float(about), 1 + about, ((about, 0.0),) * 20))
+        return drawn
+
+    def copy_page(self, source: int, target: int) -> None:
+        self.memory[target] = self.memory[source]
+
     def _draw(self, span: Span, table: np.ndarray, settings: np.ndarray) -> Drawn:
-        tokens, digests = [], []
         end = span.position + len(span.tokens)
-        for length in range(end - span.draws + 1, end + 1):
-            pages = table[: -(-length // PAGE)]
-            history = self.memory[pages].ravel()[:length]
-            token, value = next_token(history.tolist(), settings)
-            tokens.append(token)
-            digests.append(value)
-        return Drawn(tuple(tokens), tuple(digests))
+        pairs = [
+            next_token(self._history(table, length), settings)
+            for length in range(end - span.draws + 1, end + 1)
+        ]
+        return Drawn(tuple(token for token, _ in pairs), tuple(digest for _, digest in pairs))
+
+    def _history(self, table: np.ndarray, length: int) -> list[int]:
+        pages = table[: -(-length // PAGE)]
+        history: list[int] = self.memory[pages].ravel()[:length].tolist()
+        return history
 
 
-def next_token(history: Sequence[int], settings: np.ndarray) -> tuple[int, int]:
+def next_token(
+    history: Sequence[int], settings: np.ndarray, rules: RowRules = NO_RULES
+) -> tuple[int, int]:
     """(token, digest) after `history`."""
     text = repr((list(history), settings.tolist())).encode()
     value = int.from_bytes(hashlib.sha256(text).digest()[:4], "little")
-    return (NO_TOKEN if history[-1] == BROKEN else value % BROKEN), value >> 8
+    if history[-1] == BROKEN:
+        return NO_TOKEN, value >> 8
+    choice = value
+    if history[0] >= LOOPING:
+        choice = sum(history[-2:]) + len(history) // 40
+    changed = [None if each is None else each.tobytes() for each in (rules.factor, rules.shift)]
+    if any(changed):
+        choice += int.from_bytes(hashlib.sha256(repr(changed).encode()).digest()[:4], "little")
+    allowed = list(range(BROKEN))
+    if rules.mask is not None:
+        allowed = [t for t in allowed if rules.mask[t // 32] >> (t % 32) & 1]
+    return allowed[choice % len(allowed)], value >> 8
 
 
 def solo(request: Request) -> list[int]:
     """The tokens of a request by itself, without an engine."""
-    settings = make_reply(request, lambda event: None).settings
-    sequence, tokens = list(request.prompt), []
-    while len(tokens) < request.max_tokens:
-        token, _ = next_token(sequence, settings)
+    return [token for token, _ in solo_pairs(request)]
+
+
+def solo_pairs(request: Request) -> list[tuple[int, int]]:
+    """The tokens and digests of a request by itself, drawn one by one."""
+    reply = make_reply(request, lambda event: None, VOCABULARY)
+    sequence, pairs = list(request.prompt), []
+    while len(pairs) < request.max_tokens:
+        rules = reply.rules.rows(())[0] if reply.rules else NO_RULES
+        token, digest = next_token(sequence, reply.settings, rules)
         if token == NO_TOKEN:
             break
-        tokens.append(token)
+        pairs.append((token, digest))
         sequence.append(token)
+        if reply.rules:
+            reply.rules.accept([token])
         if token in request.end_ids:
             break
-    return tokens
+    return pairs
 
 
 @dataclass
@@ -101,9 +151,16 @@ class Listener:
     def end(self) -> Finished:
         """The last event: the only one of its kind, after pieces that are never empty."""
         *pieces, end = self.events
+        if pieces and isinstance(pieces[0], PromptLogprobs):
+            pieces = pieces[1:]
         assert all(isinstance(piece, NewTokens) and piece.ids for piece in pieces)
         assert isinstance(end, Finished)
         return end
+
+    @property
+    def digests(self) -> list[int]:
+        pieces = [event for event in self.events if isinstance(event, NewTokens)]
+        return [digest for piece in pieces for digest in piece.digests]
 
     @property
     def tokens(self) -> list[int]:
@@ -120,4 +177,4 @@ def ask(
 
 def queue(request: Request) -> tuple[Reply, Listener]:
     listener = Listener()
-    return make_reply(request, listener), listener
+    return make_reply(request, listener, VOCABULARY), listener

@@ -51,7 +51,9 @@ def test_random_traffic(variant: str) -> None:
         while waiting or not worker.idle:
             if waiting and rng.random() < 0.4:
                 request = replace(waiting.pop(), draft=bool(rng.random() < 0.5))
-                worker.add(make_reply(request, events[request.id].append))
+                worker.add(
+                    make_reply(request, events[request.id].append, step.model.spec.vocab_size)
+                )
             if rng.random() < 0.2:
                 worker.cancel(str(rng.choice(sorted(cancelled))))
             worker.step()

@@ -1,0 +1,1 @@
+"""Draft sources: they propose tokens and never decide one."""

@@ -1,0 +1,73 @@
+"""The drafts of a step: which source proposes for which reply, and how many tokens."""
+
+from collections.abc import Sequence
+
+from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.source import DraftSource
+from tensorfold.engine.drafts.widths import Offer, StepTimes, choose_widths
+from tensorfold.engine.reply import Reply
+
+_MOST = 31
+"""Drafts of one reply: with its own row they fill a bucket."""
+_FORCED = 0.99
+"""The chance of a token that a rule says must come."""
+
+
+class Drafting:
+    """Every draft source, and what decides among them and not drafting at all."""
+
+    def __init__(self, buckets: Sequence[int], sources: Sequence[DraftSource] | None = None):
+        self.times = StepTimes(buckets)
+        self._sources = [CopySource()] if sources is None else list(sources)
+        self._proposed: dict[Reply, DraftSource] = {}
+
+    def propose(self, replies: Sequence[Reply], most_rows: int) -> list[list[int]]:
+        """Drafts for each of the replies of a step of at most `most_rows` rows."""
+        if not replies:
+            return []
+        choices = [self._choose(reply) for reply in replies]
+        offers = [offer for _, offer in choices]
+        widths = choose_widths(offers, self.times, max(most_rows, len(replies)))
+        drafts = [reply.forced[:width] for reply, width in zip(replies, widths, strict=True)]
+        self._proposed = {}
+        for source in self._sources:
+            wanted = [
+                (index, reply, width)
+                for index, (reply, (chosen, _), width) in enumerate(
+                    zip(replies, choices, widths, strict=True)
+                )
+                if chosen is source and width
+            ]
+            if wanted:
+                proposals = source.propose([(reply, width) for _, reply, width in wanted])
+                for (index, reply, _), tokens in zip(wanted, proposals, strict=True):
+                    drafts[index] = tokens
+                    self._proposed[reply] = source
+        return drafts
+
+    def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
+        """The tokens drawn next, before they join the reply, and how many drafts were tried."""
+        if reply.request.draft:
+            for source in self._sources:
+                tried = drafted if self._proposed.get(reply) is source else 0
+                source.observe(reply, drawn, tried)
+
+    def release(self, reply: Reply) -> None:
+        """The reply has left its lane."""
+        self._proposed.pop(reply, None)
+        for source in self._sources:
+            source.release(reply)
+
+    def _choose(self, reply: Reply) -> tuple[DraftSource | None, Offer]:
+        """The source of the likeliest next token, forced text before all; None without one."""
+        most = min(_MOST, reply.most_drafts)
+        if not reply.request.draft or most < 1:
+            return None, Offer()
+        if reply.forced:
+            return None, Offer([_FORCED] * min(most, len(reply.forced)))
+        best: tuple[DraftSource | None, Offer] = None, Offer([0.0])
+        for source in self._sources:
+            chances = source.chances(reply, most)
+            if len(chances) and chances[0] > best[1].chances[0]:
+                best = source, Offer(chances, source.seconds)
+        return best

@@ -1,0 +1,33 @@
+"""What a draft source is. Whatever it proposes, the reply's tokens are the model's own."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tensorfold.engine.reply import Reply
+
+
+class DraftSource(Protocol):
+    """Proposes a reply's next tokens. Used by the engine's thread alone."""
+
+    @property
+    def seconds(self) -> float:
+        """What proposing one more token costs, for all replies of a step together."""
+        ...
+
+    def chances(self, reply: Reply, most: int) -> Sequence[float]:
+        """The chance of each of the next `most` proposals, or fewer, that it is right if those
+        before it are. Empty: nothing to propose."""
+        ...
+
+    def propose(self, wanted: Sequence[tuple[Reply, int]]) -> list[list[int]]:
+        """For each reply up to the wanted number of tokens."""
+        ...
+
+    def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
+        """The tokens drawn next, before they join the reply; `drafted` of this source's proposals
+        were tried at their places."""
+        ...
+
+    def release(self, reply: Reply) -> None:
+        """The reply has left its lane."""
+        ...

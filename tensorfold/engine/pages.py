@@ -1,0 +1,258 @@
+"""Pages and what they hold: which sequences share them, and which are kept for later ones.
+
+The pages of everything computed form a tree for each salt. A node is a page of 64 tokens after the
+pages above it, so equal paths are equal prefixes: the tokens themselves are compared, and no hash
+can take one prefix for another. A page in the tree never changes. The rows that a sequence had past
+its last full page stay as a node of fewer tokens; a later sequence copies the rows that it shares.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count, takewhile
+
+from tensorfold.ops.rows import PAGE
+
+
+@dataclass(eq=False)
+class Node:
+    """A page in the tree: `tokens` after those of its ancestors, at most 64 of them."""
+
+    page: int
+    tokens: tuple[int, ...]
+    parent: "Node | None"
+    children: dict[int, list["Node"]] = field(default_factory=dict)
+    """By their first token."""
+    holders: int = 0
+    """Replies whose block tables have the page. Who holds a page holds all above it."""
+    used: int = 0
+    """When a reply last held it, in ticks of the pool."""
+
+    def child(self, tokens: tuple[int, ...]) -> "Node | None":
+        """The child that holds exactly these tokens."""
+        return next((n for n in self.children.get(tokens[0], ()) if n.tokens == tokens), None)
+
+    def closest(self, tokens: Sequence[int]) -> tuple["Node | None", int]:
+        """The child that shares most first tokens with `tokens`, and how many."""
+        best, most = None, 0
+        for node in self.children.get(tokens[0], ()) if tokens else ():
+            pairs = zip(node.tokens, tokens, strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            if shared > most:
+                best, most = node, shared
+        return best, most
+
+
+@dataclass
+class Holding:
+    """The pages of one reply in the order of its block table: shared ones, then its own."""
+
+    salt: str
+    path: list[Node]
+    """From the salt's root, which has no page, to the last shared page."""
+    own: list[int] = field(default_factory=list)
+    reserved: int = 0
+    """Pages that it may still take."""
+
+    @property
+    def pages(self) -> list[int]:
+        """The block table."""
+        return [node.page for node in self.path[1:]] + self.own
+
+    @property
+    def shared_tokens(self) -> int:
+        """Positions on shared pages."""
+        return (len(self.path) - 1) * PAGE
+
+
+class PagePool:
+    """Every page of the state. Knows no device."""
+
+    def __init__(self, pages: int, kept: int | None = None):
+        """`kept` pages at most stay for later sequences when no reply holds them; None: any, and 0:
+        nothing is shared either."""
+        self.total = pages
+        self.kept_limit = pages if kept is None else kept
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; nothing may be held."""
+        self._free = list(reversed(range(self.total)))
+        self._roots: dict[str, Node] = {}
+        self._kept = 0
+        self._reserved = 0
+        self._tick = 0
+        self._order = count()
+        self._leaves: list[tuple[int, int, Node]] = []
+        """A heap of (last use, order, node), with entries that no longer hold."""
+
+    @property
+    def kept(self) -> int:
+        """Pages in the tree that no reply holds."""
+        return self._kept
+
+    @property
+    def held(self) -> int:
+        """Pages that replies hold."""
+        return self.total - len(self._free) - self._kept
+
+    @property
+    def available(self) -> int:
+        """Pages that may still be reserved: free or kept, and not promised to anybody."""
+        return len(self._free) + self._kept - self._reserved
+
+    def hold(self, salt: str, tokens: Sequence[int], pages: int) -> Holding | None:
+        """Pages for a sequence that starts with `tokens` and takes up to `pages` pages.
+
+        Takes the full pages that are known of all tokens but the last, and reserves the others.
+        None if they are not available.
+        """
+        path = [self._roots.get(salt) or Node(-1, (), None)]
+        for start in range(0, len(tokens) - PAGE, PAGE):
+            node = path[-1].child(tuple(tokens[start : start + PAGE]))
+            if node is None:
+                break
+            path.append(node)
+        idle = sum(not node.holders for node in path[1:])
+        reserved = pages - (len(path) - 1)
+        if idle + reserved > self.available:
+            return None
+        self._roots[salt] = path[0]
+        path[0].holders += 1
+        for node in path[1:]:
+            self._take_up(node)
+        self._reserved += reserved
+        return Holding(salt, path, reserved=reserved)
+
+    def next_shared(self, holding: Holding, tokens: Sequence[int]) -> bool:
+        """Go on to a page that somebody computed meanwhile: the next 64 of `tokens`, which start
+        where the shared pages end, if any token stands after them. A page of the reply's own that
+        was to become this one is given back."""
+        node = holding.path[-1].child(tuple(tokens[:PAGE])) if len(tokens) > PAGE else None
+        if node is None or len(holding.own) > 1:
+            return False
+        for page in holding.own:
+            self._free.append(page)
+            self._give_back_reserved(holding, -1)
+        holding.own.clear()
+        self._take_up(node)
+        holding.path.append(node)
+        self._give_back_reserved(holding, 1)
+        return True
+
+    def closest_rows(self, holding: Holding, tokens: Sequence[int]) -> tuple[int, int]:
+        """The page that has most rows of `tokens`, which start where the shared pages end, and how
+        many; the last token is left to be run."""
+        node, shared = holding.path[-1].closest(tokens[: min(PAGE, len(tokens) - 1)])
+        if node is None:
+            return -1, 0
+        node.used = self._next_tick()
+        self._push(node)
+        return node.page, shared
+
+    def take(self, holding: Holding) -> int:
+        """A page of the reply's own, out of those it reserved."""
+        self._give_back_reserved(holding, 1)
+        if not self._free:
+            self._evict()
+        page = self._free.pop()
+        holding.own.append(page)
+        return page
+
+    @property
+    def shares(self) -> bool:
+        """Whether sequences share pages at all."""
+        return self.kept_limit > 0
+
+    def share(self, holding: Holding, tokens: tuple[int, ...]) -> None:
+        """The reply's first own page is full of `tokens`: put it in the tree, or, if somebody else
+        computed the same meanwhile, take theirs and give this one back."""
+        page = holding.own.pop(0)
+        parent = holding.path[-1]
+        node = parent.child(tokens)
+        if node is None:
+            node = self._add(parent, page, tokens)
+            node.holders, node.used = 1, self._next_tick()
+        else:
+            self._free.append(page)
+            self._take_up(node)
+        holding.path.append(node)
+
+    def release(self, holding: Holding, rest: tuple[int, ...]) -> None:
+        """Let go of a reply's pages. `rest` are the tokens on its first own page; they and the
+        shared pages are kept for later."""
+        self._give_back_reserved(holding, holding.reserved)
+        tick = self._next_tick()
+        own, parent = holding.own, holding.path[-1]
+        if rest and own and self.shares and parent.closest(rest)[1] < len(rest):
+            node = self._add(parent, own.pop(0), rest)
+            node.used = tick
+            self._kept += 1
+            self._push(node)
+        self._free.extend(reversed(own))
+        for node in reversed(holding.path[1:]):
+            node.used = tick
+            node.holders -= 1
+            if not node.holders:
+                self._kept += 1
+                self._push(node)
+        while self._kept > self.kept_limit:
+            self._evict()
+        root = holding.path[0]
+        root.holders -= 1
+        self._drop_if_empty(holding.salt, root)
+
+    def _give_back_reserved(self, holding: Holding, pages: int) -> None:
+        holding.reserved -= pages
+        self._reserved -= pages
+
+    def _take_up(self, node: Node) -> None:
+        self._kept -= not node.holders
+        node.holders += 1
+        node.used = self._next_tick()
+
+    def _add(self, parent: Node, page: int, tokens: tuple[int, ...]) -> Node:
+        siblings = parent.children.setdefault(tokens[0], [])
+        for other in [n for n in siblings if tokens[: len(n.tokens)] == n.tokens]:
+            # A tail that this page holds too. Nobody holds a tail.
+            siblings.remove(other)
+            self._forget(other)
+        node = Node(page, tokens, parent)
+        siblings.append(node)
+        return node
+
+    def _forget(self, node: Node) -> None:
+        self._free.append(node.page)
+        self._kept -= 1
+        node.page = -1
+
+    def _evict(self) -> None:
+        """Free the page used longest ago of those that nobody holds and that have none below:
+        what many sequences start with goes last."""
+        while True:
+            used, _, node = heapq.heappop(self._leaves)
+            if node.page >= 0 and not node.holders and not node.children and node.used == used:
+                break
+        self._forget(node)
+        parent = node.parent
+        assert parent is not None
+        siblings = parent.children[node.tokens[0]]
+        siblings.remove(node)
+        if not siblings:
+            del parent.children[node.tokens[0]]
+        if parent.parent is None:
+            salt = next(salt for salt, root in self._roots.items() if root is parent)
+            self._drop_if_empty(salt, parent)
+        self._push(parent)
+
+    def _drop_if_empty(self, salt: str, root: Node) -> None:
+        if not root.holders and not root.children:
+            del self._roots[salt]
+
+    def _push(self, node: Node) -> None:
+        if node.parent is not None and not node.holders and not node.children:
+            heapq.heappush(self._leaves, (node.used, next(self._order), node))
+
+    def _next_tick(self) -> int:
+        self._tick += 1
+        return self._tick

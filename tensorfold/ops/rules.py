@@ -1,0 +1,25 @@
+"""What acts on a row's logits before the draw: penalties, biases and masks.
+
+Each is a function of the tokens before, worked out by the host (engine/rules.py).
+"""
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, UInt32
+
+
+def apply_rules(
+    logits: Float[Array, "D V"],
+    factor: Float[Array, "D V"],
+    shift: Float[Array, "D V"],
+    mask: UInt32[Array, "D W"],
+) -> Float[Array, "D V"]:
+    """The logits that the draw sees.
+
+    factor: divides a positive logit and multiplies any other; shift: is added; mask: the bit of
+    token t is bit t % 32 of word t // 32, and a token whose bit is not set gets minus infinity.
+    """
+    scaled = jnp.where(logits > 0, logits / factor, logits * factor) + shift
+    token = jnp.arange(logits.shape[1], dtype=jnp.uint32)
+    allowed = (mask[:, token // 32] >> (token % 32)) & 1
+    return jnp.where(allowed == 1, scaled, -jnp.inf)
