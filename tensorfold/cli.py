@@ -76,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     serve = command("serve", _serve, "serve a model to OpenAI clients")
     serve.model()
     serve.engine()
+    serve.scheduling()
     serve.server()
     pull = command("pull", _pull, "fetch a model and print where it lies")
     pull.model()
@@ -84,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     chat.parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     chat.parser.add_argument("--api-key", metavar="KEY", help="for a server that asks for one")
     chat.engine()
+    chat.scheduling()
     verify = command(
         "verify",
         _verify,
@@ -140,6 +142,35 @@ class _Options:
             metavar="N",
             help="replies that run at once (default 8)",
         )
+        group.add_argument(
+            "--prompt-cache-gib",
+            type=_at_least_zero,
+            metavar="GIB",
+            help="memory for prefixes of earlier prompts and replies "
+            "(default: a quarter of what is left; 0: off)",
+        )
+
+    def scheduling(self) -> None:
+        group = self.parser.add_argument_group("scheduling")
+        group.add_argument(
+            "--no-drafts",
+            action="store_true",
+            help="decode one token at a time; the replies are the same",
+        )
+        group.add_argument(
+            "--decode-share",
+            type=_at_least_zero,
+            default=0.25,
+            metavar="SHARE",
+            help="time that running replies get after each chunk of a prompt, as a share of the "
+            "chunk's (default 0.25)",
+        )
+        group.add_argument(
+            "--max-queue",
+            type=_positive,
+            metavar="N",
+            help="replies that may wait for a place; more get 503 (default: any number)",
+        )
 
     def server(self) -> None:
         group = self.parser.add_argument_group("server")
@@ -169,6 +200,13 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def _at_least_zero(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value} is not 0 or more")
     return value
 
 
@@ -318,14 +356,26 @@ def _open(name: str | None) -> Checkpoint:
         return open_checkpoint(resolve(name, progress))
 
 
-def _step_function(checkpoint: Checkpoint, *, lanes: int, context: int | None) -> "StepFunction":
+def _step_function(
+    checkpoint: Checkpoint,
+    *,
+    lanes: int,
+    context: int | None,
+    prompt_cache_gib: float | None = None,
+) -> "StepFunction":
     from tensorfold.checkpoints.hub import home
     from tensorfold.engine.start import open_step_function
     from tensorfold.runtime.compilation import keep_compiled_programs
 
     keep_compiled_programs(home() / "compiled")
     with _progress() as progress:
-        return open_step_function(checkpoint, lanes=lanes, context=context, progress=progress)
+        return open_step_function(
+            checkpoint,
+            lanes=lanes,
+            context=context,
+            prompt_cache_gib=prompt_cache_gib,
+            progress=progress,
+        )
 
 
 def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[ThreadEngine, App]":
@@ -344,8 +394,18 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     if options.chat_template:
         source = read_template_file(options.chat_template)
     template = ChatTemplate(source, checkpoint.special_tokens) if source else None
-    step = _step_function(checkpoint, lanes=options.parallel, context=options.context)
-    engine = start_engine(step)
+    step = _step_function(
+        checkpoint,
+        lanes=options.parallel,
+        context=options.context,
+        prompt_cache_gib=options.prompt_cache_gib,
+    )
+    engine = start_engine(
+        step,
+        drafts=not options.no_drafts,
+        decode_share=options.decode_share,
+        queue=options.max_queue,
+    )
     device = jax.devices()[0]
     service = Service(
         engine=engine,

@@ -46,7 +46,7 @@ class Scheduler:
         if shape.lanes >= limits.alone:
             raise ValueError(f"{shape.lanes} lanes do not fit a step of {limits.alone} rows")
         self.limits = limits
-        self.pool = pool or PagePool(shape.pages)
+        self.pool = pool or PagePool(shape.pages, shape.kept)
         self.running: list[Reply] = []
         """In the order they were admitted."""
         self.preempted = 0

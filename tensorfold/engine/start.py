@@ -1,19 +1,29 @@
 """From a checkpoint to a running engine."""
 
 import logging
+import time
 from collections.abc import Callable
 
+import numpy as np
+
 from tensorfold.checkpoints.interface import Checkpoint, Progress
+from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Limits
+from tensorfold.engine.pages import PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import ThreadEngine
 from tensorfold.engine.worker import Worker
+from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.load import load
 from tensorfold.runtime.memory import fit_state
+from tensorfold.runtime.packed import Span
 from tensorfold.runtime.probe import probe_step
 from tensorfold.runtime.step import StepFunction
 
 _log = logging.getLogger(__name__)
+
+_TIMED_ROWS = 16
 
 
 def open_step_function(
@@ -21,6 +31,7 @@ def open_step_function(
     *,
     lanes: int,
     context: int | None,
+    prompt_cache_gib: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> StepFunction:
     """Load, make the state and compile every program.
@@ -29,15 +40,28 @@ def open_step_function(
     """
     model = load(checkpoint, progress)
     shape = fit_state(
-        model.spec.state, model_context=model.spec.context, lanes=lanes, context=context
+        model.spec.state,
+        model_context=model.spec.context,
+        lanes=lanes,
+        context=context,
+        prompt_cache_gib=prompt_cache_gib,
     )
     step = StepFunction(model, shape)
     step.compile(progress)
     return step
 
 
-def start_engine(step: StepFunction) -> ThreadEngine:
+def start_engine(
+    step: StepFunction,
+    *,
+    drafts: bool = True,
+    decode_share: float = 0.25,
+    queue: int | None = None,
+) -> ThreadEngine:
     """An engine over a compiled step function, which it owns from here on.
+
+    drafts: False decodes every reply one token at a time
+    decode_share: see `RowLimits`; queue: see `Limits`
 
     Buckets in which a row gets other bits than in the smallest are not used. Raises RuntimeError if
     the smallest does not agree with itself, or too few rows are left for a step of every lane.
@@ -50,6 +74,26 @@ def start_engine(step: StepFunction) -> ThreadEngine:
     most = step.buckets[-1]
     if step.shape.lanes >= most:
         raise RuntimeError(f"{step.shape.lanes} lanes do not fit a step of {most} rows")
-    limits = RowLimits.of_buckets(step.buckets)
-    capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes)
-    return ThreadEngine(Worker(step, Scheduler(step.shape, limits)), capacity)
+    limits = RowLimits.of_buckets(step.buckets, decode_share)
+    scheduler = Scheduler(step.shape, limits, make_pool(step))
+    drafting = Drafting(step.buckets, None if drafts else [])
+    time_steps(step, drafting.times)
+    capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes, queue)
+    return ThreadEngine(Worker(step, scheduler, drafting), capacity)
+
+
+def make_pool(step: StepFunction) -> PagePool:
+    """The pages of a step function's state. A family with state of a lane's own shares none."""
+    return PagePool(step.shape.pages, step.shape.kept if step.model.spec.paged else 0)
+
+
+def time_steps(step: StepFunction, times: StepTimes) -> None:
+    """Run a step of every small bucket, so that the first drafts have times to go by."""
+    table = np.zeros((step.shape.lanes, step.shape.pages_per_lane), np.int32)
+    settings = np.zeros((step.shape.lanes, 6), np.int32)
+    most = min(_TIMED_ROWS, PAGE, step.shape.context)
+    for rows in (bucket for bucket in step.buckets if bucket <= most):
+        span = Span(0, 0, [0] * rows, rows)
+        started = time.perf_counter()
+        step.run([span], table, settings)
+        times.observe(rows, time.perf_counter() - started)

@@ -16,14 +16,19 @@ def fit_state(
     model_context: int,
     lanes: int,
     context: int | None = None,
+    prompt_cache_gib: float | None = None,
     free: int | None = None,
 ) -> StateShape:
     """The state to make: `lanes` lanes over a shared pool of pages.
 
     The pool holds every lane at its longest if that takes at most half of what is free, else as
     much as half holds, one lane at the least. `context` None takes the model's, cut to what one
-    lane can have. Raises ValueError, naming the figures and the flag, for a `context` that does not
-    fit or that the model was not made for, and for more lanes than their own state leaves room for.
+    lane can have. `prompt_cache_gib` more are for prefixes that no reply holds; None takes a
+    quarter of what is left and lets prefixes stay on every page that is not needed, 0 keeps none.
+
+    Raises ValueError, naming the figures and the flag, for a `context` or a cache that does not
+    fit, for a `context` that the model was not made for, and for more lanes than their own state
+    leaves room for.
     """
     if context is not None and context > model_context:
         raise ValueError(f"--context {context} is more than the model's {model_context}")
@@ -46,7 +51,18 @@ def fit_state(
             )
         wanted = most
     pages = max(wanted, min(lanes * wanted, most // 2))
-    return StateShape(lanes, min(context or model_context, wanted * PAGE), pages)
+    kept = None
+    cache = (most - pages) // 4
+    if prompt_cache_gib is not None:
+        cache = kept = int(prompt_cache_gib * _GIB / page_bytes) if page_bytes else 0
+        if cache > most - pages:
+            left = (most - pages) * page_bytes / _GIB
+            raise ValueError(
+                f"a prompt cache of {prompt_cache_gib:g} GiB is more than the {left:.2f} GiB left "
+                f"beside {lanes} replies: use a smaller --prompt-cache-gib, --context or --parallel"
+            )
+    tokens = min(context or model_context, wanted * PAGE)
+    return StateShape(lanes, tokens, pages + cache, kept)
 
 
 def free_bytes() -> int:

@@ -33,11 +33,13 @@ def usable_buckets() -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class StateShape:
-    """How much a state holds: `lanes` sequences of up to `context` tokens on `pages` pages."""
+    """How much a state holds: `lanes` sequences of up to `context` tokens on `pages` pages, of
+    which `kept` at most (None: any) may hold what no sequence needs at the moment."""
 
     lanes: int
     context: int
     pages: int
+    kept: int | None = None
 
     @property
     def pages_per_lane(self) -> int:

@@ -103,7 +103,7 @@ def next_token(
         return NO_TOKEN, value >> 8
     choice = value
     if history[0] >= LOOPING:
-        choice = sum(history[-2:]) + len(history) // 40
+        choice = sum(history[-2:]) + len(history) // 9
     changed = [None if each is None else each.tobytes() for each in (rules.factor, rules.shift)]
     if any(changed):
         choice += int.from_bytes(hashlib.sha256(repr(changed).encode()).digest()[:4], "little")
