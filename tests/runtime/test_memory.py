@@ -14,13 +14,13 @@ GIB = 2**30
 
 def test_every_lane_gets_its_longest_when_that_is_less_than_half() -> None:
     shape = fit_state(LAYERS, model_context=200, lanes=3, free=24 * PAGE_BYTES)
-    assert shape == StateShape(lanes=3, context=200, pages=12)
+    assert shape == StateShape(lanes=3, context=200, pages=12 + 3)
     assert shape.pages_per_lane == 4
 
 
 def test_else_the_pool_is_half_of_what_is_free() -> None:
     free = 23 * PAGE_BYTES + PAGE_BYTES - 1
-    assert fit_state(LAYERS, model_context=200, lanes=3, free=free) == StateShape(3, 200, 11)
+    assert fit_state(LAYERS, model_context=200, lanes=3, free=free) == StateShape(3, 200, 11 + 3)
 
 
 def test_one_lane_fits_whole_whatever_half_is() -> None:
@@ -36,7 +36,7 @@ def test_the_models_context_is_cut_to_what_fits() -> None:
 def test_a_context_that_was_asked_for_is_kept() -> None:
     free = 1000 * PAGE_BYTES
     shape = fit_state(LAYERS, model_context=4096, lanes=2, context=100, free=free)
-    assert shape == StateShape(2, 100, 4)
+    assert shape == StateShape(2, 100, 4 + (1000 - 4) // 4)
 
 
 def test_a_context_that_does_not_fit_is_refused_with_the_figures() -> None:
@@ -54,6 +54,19 @@ def test_a_context_beyond_the_models_is_refused() -> None:
         fit_state(LAYERS, model_context=4096, lanes=2, context=4097, free=GIB)
 
 
+def test_the_prompt_cache_takes_what_is_asked_for_and_keeps_no_more() -> None:
+    def fit(gib: float) -> StateShape:
+        free = 24 * PAGE_BYTES
+        return fit_state(LAYERS, model_context=200, lanes=3, prompt_cache_gib=gib, free=free)
+
+    assert fit(5 * PAGE_BYTES / GIB) == StateShape(3, 200, 12 + 5, kept=5)
+    assert fit(0) == StateShape(3, 200, 12, kept=0)
+    with pytest.raises(
+        ValueError, match=r"a prompt cache of 2 GiB is more than the 0\.00 GiB left"
+    ):
+        fit(2)
+
+
 RECURRENT = Recurrent(channels=32, key_heads=1, key_dim=16, heads=2, value_dim=8)
 LANE_BYTES = 2 * 4 * (64 * (32 + 16 + 2 * 8 + 2) + 2 * 16 * 8)
 
@@ -62,7 +75,7 @@ def test_what_lanes_keep_is_taken_first() -> None:
     layers = (*LAYERS, RECURRENT, Stateless())
     free = 3 * LANE_BYTES + 22 * PAGE_BYTES
     shape = fit_state(layers, model_context=200, lanes=3, free=free)
-    assert shape == StateShape(lanes=3, context=200, pages=11)
+    assert shape == StateShape(lanes=3, context=200, pages=11 + 2)
 
 
 def test_more_lanes_than_their_state_leaves_room_for_are_refused() -> None:

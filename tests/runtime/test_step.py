@@ -99,8 +99,8 @@ class Crooked:
         self.program, self.row = program, row
 
     def __call__(self, *arguments):
-        drawn, state = self.program(*arguments)
-        return drawn.at[1, self.row].add(1), state
+        drawn, hidden, state = self.program(*arguments)
+        return drawn.at[1, self.row].add(1), hidden, state
 
 
 def test_a_bucket_that_is_not_exact_is_dropped() -> None:
