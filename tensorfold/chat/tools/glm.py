@@ -1,4 +1,6 @@
-"""GLM-4.5 and later: `<tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>`.
+"""GLM-4.5 and later: a name, then keys and values, each in tags.
+
+    <tool_call>NAME<arg_key>KEY</arg_key><arg_value>VALUE</arg_value></tool_call>
 
 GLM-4.5 puts newlines between the parts. Values are raw and have no framing. A key without its
 `<arg_key>` and a last value without its `</arg_value>` are read all the same.
@@ -21,9 +23,7 @@ class GlmParser(BareJson):
 
     name = "glm"
     openers = (_CALL,)
-    shape = CallShape(
-        opener=_CALL, after_name="", closer=_CALL_END, arguments="glm", between=""
-    )
+    shape = CallShape(opener=_CALL, after_name="", closer=_CALL_END, arguments="glm", between="")
 
     def call(self, opener: str) -> Steps[bool]:
         """A name, then keys and values."""

@@ -10,7 +10,7 @@ were not offered, on unknown channels and without `<|message|>` are dropped.
 
 import re
 
-from tensorfold.chat.tools.interface import CallShape
+from tensorfold.chat.tools.interface import CallShape, Content, Reasoning
 from tensorfold.chat.tools.json_calls import is_object
 from tensorfold.chat.tools.parser import CallParser
 from tensorfold.chat.tools.source import Steps
@@ -40,6 +40,7 @@ class HarmonyParser(CallParser):
         """Message after message."""
         source = self.source
         self._last = ""
+        self._breaks = False
         while not source.at_end:
             header, marker = yield from source.until(_MESSAGE, *_ENDS)
             source.take(len(marker))
@@ -90,11 +91,26 @@ class HarmonyParser(CallParser):
 
     def _body(self, kind: str) -> Steps[None]:
         """The text of a message and its end."""
-        say = {"text": self.say, "reasoning": self.think, "dropped": lambda text: None}[kind]
         # Two messages of a kind are two paragraphs.
-        if kind == self._last and kind != "dropped":
-            say("\n")
+        self._breaks = kind == self._last
         self._last = kind
-        _, end = yield from self.source.until(*_ENDS, release=say)
+        release = {"text": self._text, "reasoning": self._reason}.get(kind, _drop)
+        _, end = yield from self.source.until(*_ENDS, release=release)
         if end and end != _START:
             self.source.take(len(end))
+
+    def _text(self, text: str) -> None:
+        if text and self._breaks:
+            self.add(Content("\n", self.source.place, self.source.place))
+            self._breaks = False
+        self.say(text)
+
+    def _reason(self, text: str) -> None:
+        if text and self._breaks:
+            self.add(Reasoning("\n", self.source.place, self.source.place))
+            self._breaks = False
+        self.think(text)
+
+
+def _drop(text: str) -> None:
+    pass

@@ -1,4 +1,4 @@
-"""Hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Qwen2.5 and Qwen3 write."""
+"""Hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as in Qwen3."""
 
 from tensorfold.chat.tools.bare import BareJson
 from tensorfold.chat.tools.interface import CallShape

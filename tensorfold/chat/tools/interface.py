@@ -10,9 +10,11 @@ _NAME = re.compile(r"[\w.:/-]{1,256}")
 
 @dataclass(frozen=True)
 class Content:
-    """More of the text that the client reads."""
+    """More of the text that the client reads: the reply's characters from `start` to `end`."""
 
     text: str
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,18 @@ class Reasoning:
     """More reasoning, from formats whose channels hold reasoning, text and calls alike."""
 
     text: str
+    start: int = field(default=0, compare=False)
+    end: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A whole call: the name as it was offered, and the arguments, a JSON object's text."""
+    """A whole call, decided at `end`: the name as it was offered, and the arguments, the text of
+    a JSON object."""
 
     name: str
     arguments: str
+    end: int = field(default=0, compare=False)
 
 
 Event = Content | Reasoning | Call

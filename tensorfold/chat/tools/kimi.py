@@ -1,7 +1,7 @@
 """Kimi K2: a section of calls whose ids, `functions.NAME:INDEX`, hold the names.
 
-    <|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>
-    {...}<|tool_call_end|><|tool_calls_section_end|>
+<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>
+{...}<|tool_call_end|><|tool_calls_section_end|>
 """
 
 import re
@@ -31,6 +31,11 @@ class KimiParser(CallParser):
         closer=_CALL_END,
         after=_SECTION_END,
     )
+
+    @classmethod
+    def call_id(cls, name: str, index: int) -> str:
+        """The id as the model wrote it: it counts the conversation's calls."""
+        return f"functions.{name}:{index}"
 
     def call(self, opener: str) -> Steps[bool]:
         """The calls of a section. What stands between them is noise."""

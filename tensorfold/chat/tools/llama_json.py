@@ -15,9 +15,7 @@ class LlamaJsonParser(BareJson):
     name = "llama3-json"
     openers = ("<|python_tag|>",)
     framed = False
-    shape = CallShape(
-        opener='{"name": "', after_name='", "parameters": ', closer="}", between="; "
-    )
+    shape = CallShape(opener='{"name": "', after_name='", "parameters": ', closer="}", between="; ")
 
     def call(self, opener: str) -> Steps[bool]:
         """The calls behind the tag."""

@@ -1,6 +1,8 @@
 """Mistral: `[TOOL_CALLS]`, then a JSON list of calls (tokenizers up to v7) or, for each call,
 `NAME[ARGS]{...}` (v11 and later), with `[CALL_ID]ID` behind the name in some."""
 
+import uuid
+
 from tensorfold.chat.tools.interface import CallShape
 from tensorfold.chat.tools.json_calls import calls_in, is_object
 from tensorfold.chat.tools.parser import CallParser
@@ -16,6 +18,11 @@ class MistralParser(CallParser):
     openers = ("[TOOL_CALLS]",)
     framed = False
     shape = CallShape(opener="[TOOL_CALLS]", after_name="[ARGS]", closer="")
+
+    @classmethod
+    def call_id(cls, name: str, index: int) -> str:
+        """Nine letters and digits: the templates take no other."""
+        return uuid.uuid4().hex[:9]
 
     def call(self, opener: str) -> Steps[bool]:
         """A list of calls, or one."""

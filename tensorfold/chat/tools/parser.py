@@ -1,8 +1,9 @@
 """The frame of every parser: prose goes to the client, what an opener begins is tried as a call."""
 
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from itertools import groupby
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 from tensorfold.chat.tools.interface import Call, CallShape, Content, Event, Reasoning, Tools
@@ -35,13 +36,18 @@ class CallParser(ABC):
         self.source = Source(controls)
         self._cut = False
         self._events: list[Event] = []
-        self._blanks: list[str] = []
+        self._blanks: list[Content] = []
         self._said = False
         self._called = False
         self._made = 0
         self._long_tries = 0
         self._steps = self.parse()
         self._advance()
+
+    @classmethod
+    def call_id(cls, name: str, index: int) -> str:
+        """An id for the conversation's call number `index`."""
+        return f"call_{uuid.uuid4().hex[:24]}"
 
     def feed(self, text: str, control: bool = False) -> list[Event]:
         """What `text`, the next of the reply, decides; `control`: it is one control token."""
@@ -55,9 +61,9 @@ class CallParser(ABC):
         events = self._advance()
         # The template's blanks after a call, and blanks beside calls alone, are no content.
         if not self._called or (self._said and not self.framed):
-            events += [Content(text) for text in self._blanks]
+            events += self._blanks
         self._blanks = []
-        return _joined(events)
+        return joined(events)
 
     def parse(self) -> Steps[None]:
         """Read the reply."""
@@ -93,26 +99,36 @@ class CallParser(ABC):
         end. What was read after the last call is content if it was not."""
 
     def say(self, text: str) -> None:
-        """Text for the client. Blanks wait until it is known what follows them."""
-        solid = text if self._said and not self.framed else text.rstrip(BLANKS)
+        """Text for the client, the last that was read. Blanks wait until it is known what follows
+        them."""
+        solid = text.rstrip(BLANKS)
+        if not self.framed and (solid or self._said):
+            solid = text
+        start = self.source.place - len(text)
+        end = start + len(solid)
         if solid:
-            self._events += [Content(blank) for blank in self._blanks]
-            self._events.append(Content(solid))
+            self._events += self._blanks
+            self._events.append(Content(solid, start, end))
             self._blanks = []
             self._said = True
         if len(solid) < len(text):
-            self._blanks.append(text[len(solid) :])
+            self._blanks.append(Content(text[len(solid) :], end, self.source.place))
 
     def think(self, text: str) -> None:
-        """Text of a reasoning channel."""
+        """Text of a reasoning channel, the last that was read."""
         if text:
-            self._events.append(Reasoning(text))
+            place = self.source.place
+            self._events.append(Reasoning(text, place - len(text), place))
+
+    def add(self, event: Event) -> None:
+        """An event of the parser's own making."""
+        self._events.append(event)
 
     def made(self, *calls: Call) -> None:
         """These calls are whole. What is read from here is not theirs."""
         if calls:
             self._settle_blanks()
-            self._events += calls
+            self._events += [replace(call, end=self.source.place) for call in calls]
             self._made += len(calls)
             self.source.mark()
 
@@ -124,15 +140,32 @@ class CallParser(ABC):
     def _advance(self) -> list[Event]:
         next(self._steps, None)
         events, self._events = self._events, []
-        return _joined(events)
+        return joined(events)
 
 
-def _joined(events: list[Event]) -> list[Event]:
-    """Neighbouring pieces of text as one."""
-    joined: list[Event] = []
-    for kind, group in groupby(events, type):
-        if kind is Call:
-            joined += group
+def joined(events: Iterable[Event]) -> list[Event]:
+    """Neighbouring pieces of text as one, where they are neighbours in the reply too."""
+    groups: list[list[Event]] = []
+    for event in events:
+        if groups and _adjacent(groups[-1][-1], event):
+            groups[-1].append(event)
         else:
-            joined.append(kind("".join(event.text for event in group)))
-    return joined
+            groups.append([event])
+    return [_one(group) for group in groups]
+
+
+def _adjacent(first: Event, second: Event) -> bool:
+    if isinstance(first, Call) or isinstance(second, Call):
+        return False
+    return type(first) is type(second) and first.end == second.start
+
+
+def _one(group: list[Event]) -> Event:
+    first = group[0]
+    if isinstance(first, Call) or len(group) == 1:
+        return first
+    return replace(
+        first,
+        text="".join(each.text for each in group if not isinstance(each, Call)),
+        end=group[-1].end,
+    )

@@ -72,7 +72,9 @@ class PythonicParser(CallParser):
         yield from self.source.blanks()
         text = yield from self.source.bracketed("[](){}", "\"'")
         calls = list(self._calls(text)) if text else []
-        known = [call for call in calls if call and not (offered and not self.tools.find(call.name))]
+        known = [
+            call for call in calls if call and not (offered and not self.tools.find(call.name))
+        ]
         if not calls or len(known) < len(calls):
             return False
         self.made(*known)

@@ -94,20 +94,14 @@ class QwenXmlParser(BareJson):
             if not marker:
                 return None
             if marker == "\n" + _PARAMETER:
-                break
-            read = marker if marker == _PARAMETER_END else "\n"
-            source.take(len(read))
+                return "".join(pieces).removeprefix("\n")
             if marker == _PARAMETER_END:
-                goes_on = yield from source.follows(_PARAMETER, _FUNCTION_END, _CALL_END)
+                pieces.append(source.take(len(marker)))
+                after = yield from source.follows(_PARAMETER, _FUNCTION_END, _CALL_END)
+                if after or source.at_end:
+                    value = "".join(pieces[:-1])
+                    return value.removeprefix("\n").removesuffix("\n")
             else:
-                goes_on = yield from self._function_ends()
-            if goes_on or (marker == _PARAMETER_END and source.at_end):
-                break
-            pieces.append(read)
-        value = "".join(pieces)
-        return value.removeprefix("\n").removesuffix("\n")
-
-    def _function_ends(self) -> Steps[bool]:
-        """Whether the `</function>` that comes next is markup."""
-        ahead = yield from self.source.follows(_FUNCTION_END + "\n" + _CALL_END)
-        return bool(ahead)
+                pieces.append(source.take(1))
+                if (yield from source.follows(_FUNCTION_END + "\n" + _CALL_END)):
+                    return "".join(pieces[:-1]).removeprefix("\n")

@@ -45,6 +45,11 @@ class Source:
             self._places.add(self._start + len(self._text) - len(text))
 
     @property
+    def place(self) -> int:
+        """How many characters of the reply were read."""
+        return self._start + self._at
+
+    @property
     def at_end(self) -> bool:
         """Whether the reply has ended and only blanks are left."""
         return self.ended and _ONLY_BLANKS.match(self._text, self._at) is not None
