@@ -186,6 +186,11 @@ class _Options:
             metavar="FILE",
             help="a Jinja template instead of the checkpoint's",
         )
+        group.add_argument(
+            "--tool-format",
+            metavar="NAME",
+            help="how the model writes tool calls (default: told by the template and tokenizer)",
+        )
         defaults = self.parser.add_argument_group(
             "defaults for requests that do not say (else the checkpoint's own)"
         )
@@ -268,7 +273,7 @@ def _chat(options: argparse.Namespace) -> int:
     if options.model and re.match(r"https?://|[\w.-]+:\d+$", options.model):
         url = options.model if "://" in options.model else f"http://{options.model}"
         return chat(url, system=options.system, api_key=options.api_key)
-    for name in ("name", "chat_template", "temperature", "top_p", "top_k", "min_p"):
+    for name in ("name", "chat_template", "tool_format", "temperature", "top_p", "top_k", "min_p"):
         setattr(options, name, None)
     options.alias, options.max_tokens = [], 4096
     engine, app = _start(_open(options.model), options)
@@ -383,17 +388,21 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
 
     from tensorfold.chat.prompt import ChatEncoder
     from tensorfold.chat.template import ChatTemplate, read_template_file
+    from tensorfold.chat.tools.registry import choose_format
     from tensorfold.engine.seeds import salt_from_environment
     from tensorfold.engine.start import start_engine
     from tensorfold.ops.implementation import describe
     from tensorfold.serving.app import create_app
     from tensorfold.serving.service import ReplyDefaults, Service
 
-    # The template first: a malformed one must not cost a load.
+    # The template and the format first: what is wrong with them must not cost a load.
     source = checkpoint.chat_template
     if options.chat_template:
         source = read_template_file(options.chat_template)
     template = ChatTemplate(source, checkpoint.special_tokens) if source else None
+    tokenizer = checkpoint.tokenizer
+    controls = {tokenizer.token_text(token) for token in tokenizer.control_ids}
+    tool_format = choose_format(options.tool_format, source or "", controls)
     step = _step_function(
         checkpoint,
         lanes=options.parallel,
@@ -415,6 +424,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         created=int(time.time()),
         aliases=tuple(options.alias),
         end_ids=checkpoint.end_ids,
+        tool_format=tool_format,
         defaults=ReplyDefaults.of(
             checkpoint.generation,
             max_tokens=options.max_tokens,

@@ -114,6 +114,9 @@ def _joined(first: Part, second: Part) -> Part | None:
         return replace(second, tokens=tokens)
     if isinstance(first, Piece) and isinstance(second, Piece) and first.kind == second.kind:
         return replace(first, text=first.text + second.text, tokens=tokens)
-    if isinstance(first, CallPiece) and isinstance(second, CallPiece) and second.id is None:
+    if isinstance(first, CallPiece) and isinstance(second, CallPiece):
+        # Clients take the arguments from what follows a call's id and name.
+        if first.id is not None or second.id is not None:
+            return None
         return replace(first, arguments=first.arguments + second.arguments, tokens=tokens)
     return None

@@ -28,6 +28,7 @@ from tensorfold.serving.fields import (
 from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.logprobs import alternatives, chat_logprobs
 from tensorfold.serving.service import Service
+from tensorfold.serving.tool_calls import call_stages, read_tool_use
 
 ENABLE_THINKING: Field[bool | None] = Field(
     "enable_thinking", boolean(), None, "Whether the model thinks first."
@@ -125,9 +126,10 @@ async def chat_completions(service: Service) -> Response:
     body = await read_body(request)
     refuse(body, UNSUPPORTED)
     options = replace(read_reply_options(body, service), logprobs=_alternatives(body))
+    tokens = await chat_prompt(service, body)
     prompt = Prompt(
-        await chat_prompt(service, body),
-        stages=reply_stages(service, body),
+        tokens,
+        stages=reply_stages(service, body, tokens),
         constraint=reply_constraint(service, body),
     )
     if is_title_request(body["messages"]) and not body.get("tools"):
@@ -147,9 +149,11 @@ def _alternatives(body: Body) -> int | None:
     return None
 
 
-def reply_stages(service: Service, body: Body) -> Callable[[], Sequence[Stage]]:
+def reply_stages(
+    service: Service, body: Body, prompt: Sequence[int]
+) -> Callable[[], Sequence[Stage]]:
     """How replies are read after their text is cut at stop strings, stage after stage."""
-    return tuple
+    return call_stages(service, read_tool_use(body), prompt, body["messages"])
 
 
 def reply_constraint(service: Service, body: Body) -> Callable[[], Constraint] | None:
@@ -162,7 +166,7 @@ async def chat_prompt(
 ) -> list[int]:
     """The tokens that a chat body's messages come to. Raises `ApiError`."""
     refuse(body, PROMPT_UNSUPPORTED)
-    _refuse_tools(body)
+    use = read_tool_use(body)
     chat = service.chat
     if chat is None:
         raise ApiError(
@@ -176,6 +180,7 @@ async def chat_prompt(
         return await asyncio.to_thread(
             chat.encode,
             messages,
+            tools=use.shown,
             add_generation_prompt=add_generation_prompt,
             variables=variables,
         )
@@ -183,21 +188,6 @@ async def chat_prompt(
         raise ApiError(str(error), param=error.param) from error
     except ChatTemplateError as error:
         raise ApiError(str(error), param="messages") from error
-
-
-def _refuse_tools(body: Body) -> None:
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    if tools is not None and not isinstance(tools, list):
-        raise ApiError("tools must be a list or null", param="tools")
-    if choice is not None and not isinstance(choice, str | dict):
-        raise ApiError("tool_choice must be a string, an object or null", param="tool_choice")
-    if tools and choice != "none":
-        raise ApiError(
-            'tools are not supported by this version; send tool_choice "none" to go without',
-            param="tools",
-        )
-    if choice not in (None, "none", "auto"):
-        raise ApiError("tool_choice is not supported by this version", param="tool_choice")
 
 
 def _template_variables(body: Body) -> Mapping[str, Any]:

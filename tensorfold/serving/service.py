@@ -1,9 +1,12 @@
 """What the application serves: everything it needs, given once and never changed."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from tensorfold.chat.prompt import ChatEncoder
+from tensorfold.chat.tools.hermes import HermesParser
+from tensorfold.chat.tools.parser import CallParser
 from tensorfold.checkpoints.interface import GenerationDefaults, Tokenizer
 from tensorfold.engine.interface import Engine, Sampling
 
@@ -58,6 +61,14 @@ class Service:
     device: str | None = None
     seed_salt: int = 0
     """What the engine derives seeds with."""
+
+    tool_format: type[CallParser] = HermesParser
+    """How the model writes tool calls."""
+
+    @cached_property
+    def control_spellings(self) -> dict[int, str]:
+        """The tokenizer's control tokens."""
+        return {token: self.tokenizer.token_text(token) for token in self.tokenizer.control_ids}
 
     @property
     def model_ids(self) -> tuple[str, ...]:

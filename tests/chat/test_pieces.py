@@ -25,7 +25,8 @@ def test_neighbours_of_a_kind_are_joined():
     assert join(parts) == [
         Piece("a", tokens(1, 2, 3, 4), "reasoning"),
         Piece("bc", tokens(5)),
-        CallPiece(0, "{", "id", "name", tokens(6, 7, 8)),
+        CallPiece(0, "", "id", "name", tokens(6)),
+        CallPiece(0, "{", tokens=tokens(7, 8)),
         CallPiece(1, "", "id2", "name", tokens(9, 10)),
     ]
     assert join([Piece("", tokens(1)), Piece("", tokens(2))]) == [Piece("", tokens(1, 2))]

@@ -218,7 +218,6 @@ BAD_FIELDS = [
     *[("cache_salt", value) for value in (1, {})],
 ]
 BAD_CHAT_FIELDS = [
-    ("tools", [{"type": "function", "function": {"name": "f"}}]),
     ("tools", {}),
     ("tool_choice", "required"),
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),

@@ -138,7 +138,7 @@ async def test_detokenize(tokens):
         ("/tokenize", {"prompt": "x", "add_special_tokens": 1}, "add_special_tokens"),
         ("/tokenize", {"prompt": "x", "return_token_strs": "y"}, "return_token_strs"),
         ("/tokenize", {"messages": []}, "messages"),
-        ("/tokenize", {"messages": [{"role": "user"}], "tools": [{}]}, "tools"),
+        ("/tokenize", {"messages": [{"role": "user"}], "tools": [{}]}, "tools[0].type"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "x"}, "tokens"),
         ("/detokenize", {"tokens": [1, True]}, "tokens"),

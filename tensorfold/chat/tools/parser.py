@@ -57,8 +57,11 @@ class CallParser(ABC):
     def finish(self, *, cut: bool) -> list[Event]:
         """The rest; with `cut`, a call that is not whole vanishes with its text."""
         self._cut = cut
+        opening = cut and self.source.cut_off(self.openers)
         self.source.ended = True
         events = self._advance()
+        if opening:
+            self._settle_blanks()
         # The template's blanks after a call, and blanks beside calls alone, are no content.
         if not self._called or (self._said and not self.framed):
             events += self._blanks

@@ -39,18 +39,14 @@ _MARKS: tuple[tuple[type[CallParser], tuple[str, ...]], ...] = (
 FORMATS: dict[str, type[CallParser]] = {parser.name: parser for parser, _ in _MARKS}
 
 
-def find_format(name: str) -> type[CallParser]:
-    """A format by its name. Raises ValueError with the names there are."""
-    if name not in FORMATS:
+def choose_format(name: str | None, template: str, controls: Collection[str]) -> type[CallParser]:
+    """The format of a name; without one, that of which the template has the spellings, else the
+    tokenizer's control tokens, else Hermes, the most common. Raises ValueError for no format."""
+    if name is not None and name not in FORMATS:
         raise ValueError(f"unknown tool format {name!r}; there are {', '.join(sorted(FORMATS))}")
-    return FORMATS[name]
-
-
-def recognise(template: str, controls: Collection[str]) -> type[CallParser]:
-    """The format whose spellings the template has, else the tokenizer's control tokens; Hermes,
-    the most common one, where neither has any."""
-    spelled = " ".join(controls)
-    for text in (template, spelled):
+    if name is not None:
+        return FORMATS[name]
+    for text in (template, " ".join(controls)):
         for parser, marks in _MARKS:
             if all(mark in text for mark in marks):
                 return parser

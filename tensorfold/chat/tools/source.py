@@ -70,6 +70,14 @@ class Source:
             self._kept.append(piece)
         return piece
 
+    def cut_off(self, markers: tuple[str, ...]) -> bool:
+        """Forget the beginning of a marker at the end of what is there, if there is one; a single
+        letter is none."""
+        begun = self._begun(markers)
+        if begun > 1:
+            self._text = self._text[:-begun]
+        return begun > 1
+
     def mark(self) -> None:
         """Remember what is read from here, for `rewind`."""
         self._kept = []
