@@ -15,9 +15,12 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
+    NemotronHConfig,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
 )
 
@@ -108,6 +111,50 @@ def _gemma3(**changes: Any) -> PretrainedConfig:
     return Gemma3TextConfig(**(sizes | defaults | tied | changes))
 
 
+_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "head_dim": 16,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+
+
+def _qwen3_5(**changes: Any) -> PretrainedConfig:
+    return Qwen3_5TextConfig(**(SIZES | _DELTA | changes))
+
+
+def _qwen3_5_moe(**changes: Any) -> PretrainedConfig:
+    experts = {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 48,
+    }
+    return Qwen3_5MoeTextConfig(**(SIZES | _DELTA | experts | changes))
+
+
+def _nemotron_h(**changes: Any) -> PretrainedConfig:
+    sizes = {
+        key: value for key, value in SIZES.items() if key not in ("rope_theta", "num_hidden_layers")
+    }
+    mixers = {
+        "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+        "head_dim": 16,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 24,
+        "ssm_state_size": 16,
+        "n_groups": 2,
+        "n_routed_experts": 6,
+        "moe_intermediate_size": 40,
+        "moe_shared_expert_intermediate_size": 48,
+        "chunk_size": 32,
+    }
+    return NemotronHConfig(**(sizes | mixers | changes))
+
+
 VARIANTS: dict[str, PretrainedConfig] = {
     "llama": _llama(num_hidden_layers=2),
     "llama tied": _llama(tie_word_embeddings=True),
@@ -176,6 +223,76 @@ VARIANTS: dict[str, PretrainedConfig] = {
             "sliding_attention": _rope("default"),
         },
     ),
+    "qwen3_5": _qwen3_5(
+        num_hidden_layers=4, layer_types=["linear_attention"] * 3 + ["full_attention"]
+    ),
+    "qwen3_5 tied, odd sizes": _qwen3_5(
+        tie_word_embeddings=True,
+        hidden_size=72,
+        intermediate_size=200,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=24,
+        linear_key_head_dim=12,
+        linear_value_head_dim=20,
+        linear_num_key_heads=3,
+        linear_num_value_heads=9,
+        vocab_size=301,
+    ),
+    "qwen3_5 one head, wider filters": _qwen3_5(
+        num_key_value_heads=1,
+        linear_num_key_heads=1,
+        linear_num_value_heads=1,
+        linear_conv_kernel_dim=5,
+        layer_types=["linear_attention"] * 2,
+    ),
+    "qwen3_5 biases, all rotated": _qwen3_5(
+        attention_bias=True,
+        rope_parameters=_rope("default") | {"partial_rotary_factor": 1.0},
+        layer_types=["full_attention", "linear_attention"],
+    ),
+    "qwen3_5_moe": _qwen3_5_moe(),
+    "qwen3_5_moe one expert": _qwen3_5_moe(num_experts=1, num_experts_per_tok=1),
+    "qwen3_5_moe odd sizes": _qwen3_5_moe(
+        hidden_size=72,
+        moe_intermediate_size=36,
+        shared_expert_intermediate_size=20,
+        num_experts=7,
+        num_experts_per_tok=3,
+    ),
+    "qwen3_5_moe all chosen, tied": _qwen3_5_moe(
+        num_experts=4, num_experts_per_tok=4, tie_word_embeddings=True
+    ),
+    "nemotron_h": _nemotron_h(),
+    "nemotron_h odd sizes, biases": _nemotron_h(
+        hidden_size=72,
+        intermediate_size=200,
+        mamba_num_heads=9,
+        mamba_head_dim=10,
+        ssm_state_size=12,
+        n_groups=3,
+        use_bias=True,
+        mlp_bias=True,
+        moe_intermediate_size=36,
+        vocab_size=301,
+    ),
+    "nemotron_h groups of experts, latent": _nemotron_h(
+        layers_block_type=["moe", "linear_attention"],
+        n_routed_experts=8,
+        num_experts_per_tok=3,
+        n_group=4,
+        topk_group=2,
+        moe_latent_size=32,
+        routed_scaling_factor=2.5,
+        norm_topk_prob=False,
+    ),
+    "nemotron_h one expert, no conv bias": _nemotron_h(
+        layers_block_type=["linear_attention", "linear_attention", "moe"],
+        n_routed_experts=1,
+        num_experts_per_tok=1,
+        n_groups=1,
+        use_conv_bias=False,
+    ),
 }
 """Every configuration that changes what a model computes."""
 
@@ -195,8 +312,13 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
                 weight.copy_(noise)
             elif weight.ndim == 1:
                 weight.copy_(0.3 * noise)
+            elif weight.ndim == 3 and "conv1d" not in name:
+                weight.copy_(1.5 * noise / weight.shape[2] ** 0.5)
             else:
                 weight.copy_(1.5 * noise / weight.shape[1] ** 0.5)
+        for name, buffer in model.named_buffers():
+            if "correction" in name:
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
     return model
 
 

@@ -13,7 +13,8 @@ from .gguf_config import architecture, build_config
 from .gguf_header import GgufHeader, GgufTensor, read_header
 from .gguf_names import ROPE_FACTORS, hugging_face_name
 from .gguf_tokenizer import build_tokenizer, special_tokens
-from .interface import CheckpointError, GenerationDefaults, Quantised, Tensor, TensorInfo, Tokenizer
+from .interface import CheckpointError, GenerationDefaults, Tensor, TensorInfo, Tokenizer
+from .joining import take_rows
 
 _FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
@@ -71,18 +72,6 @@ def _pair_order(rows: int, heads: int) -> np.ndarray:
     Hugging Face rotates row i of a head with row i + half, llama.cpp with its neighbour.
     """
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
-
-
-def _take_rows(tensor: Tensor, order: np.ndarray) -> Tensor:
-    if isinstance(tensor, Quantised):
-        return Quantised(
-            tensor.codes[order],
-            tensor.scale[order],
-            tensor.offset[order],
-            tensor.bits,
-            tensor.group,
-        )
-    return tensor[order]
 
 
 def _decode(tensor: GgufTensor) -> Tensor:
@@ -165,4 +154,4 @@ class GgufCheckpoint:
         heads = self._heads(name)
         if heads is None:
             return values
-        return _take_rows(values, _pair_order(tensor.shape[0], heads))
+        return take_rows(values, _pair_order(tensor.shape[0], heads))

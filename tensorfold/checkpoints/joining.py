@@ -1,7 +1,8 @@
-"""Tensors joined along their rows, as fused projections need them."""
+"""Tensors joined along their rows and cut by them, as fused projections need it."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +32,25 @@ def join(parts: Sequence[Tensor]) -> Tensor:
         bits=bits,
         group=group,
     )
+
+
+def take_rows(tensor: Tensor, order: np.ndarray) -> Tensor:
+    """The rows at `order`."""
+    if isinstance(tensor, Quantised):
+        return replace(
+            tensor,
+            codes=tensor.codes[order],
+            scale=tensor.scale[order],
+            offset=tensor.offset[order],
+        )
+    return tensor[order]
+
+
+def merge_axes(tensor: Tensor, axes: int) -> Tensor:
+    """A tensor of more than `axes` axes with its first ones merged, others as they are."""
+    if isinstance(tensor, Quantised) or len(tensor.shape) <= axes:
+        return tensor
+    return tensor.reshape(-1, *tensor.shape[len(tensor.shape) - axes + 1 :])
 
 
 def _refine(tensor: Quantised, bits: int, group: int) -> Quantised:

@@ -5,7 +5,7 @@ from four rows up by its multiply-adds. src/matmul.h has the layout and the orde
 docs/performance.md the share of the floor reached.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -43,8 +43,10 @@ class PackedMatrix:
         return 2
 
 
-def can_pack(tensor: Tensor) -> bool:
-    """Whether the kernel takes a matrix of this shape and format."""
+def can_pack(tensor: Tensor, parts: int = 1) -> bool:
+    """Whether the kernel takes a matrix of this shape and format, and its `parts` one by one."""
+    if parts > 1 and tensor.shape[0] // parts % _TILE:
+        return False
     if isinstance(tensor, Quantised):
         return tensor.group % 8 == 0 and tensor.shape[1] % 8 == 0
     return tensor.dtype.name in _FORMATS
@@ -97,6 +99,14 @@ def take_rows(index: Int[Array, " R"], weight: PackedMatrix) -> Float[Array, "R 
         "tensorfold_take_rows", jax.ShapeDtypeStruct((index.shape[0], inputs), jnp.float32)
     )
     return call(index, weight.data, outputs=np.int64(outputs), **_attributes(weight))
+
+
+def take_part(stack: PackedMatrix, index: Int[Array, ""], parts: int) -> PackedMatrix:
+    """One of the `parts` matrices that stand below one another, each of whole tiles."""
+    rows, columns = stack.shape
+    tiles = stack.data.shape[0] // parts
+    data = jax.lax.dynamic_slice_in_dim(stack.data, index * tiles, tiles)
+    return replace(stack, data=data, shape=(rows // parts, columns))
 
 
 def _attributes(weight: PackedMatrix) -> dict[str, Any]:

@@ -55,6 +55,14 @@ class RMSNorm(nnx.Module):
         return rms_norm(x, self.weight[...], self.epsilon)
 
 
+class Filters(nnx.Module):
+    """The weights [channels, 1, width] of a short convolution."""
+
+    def __init__(self, channels: int, width: int, *, bias: bool = False):
+        self.weight = nnx.Param(jnp.zeros((channels, 1, width)))
+        self.bias = nnx.Param(jnp.zeros((channels,))) if bias else None
+
+
 class Embedding(nnx.Module):
     """The token table [V, D]; also the output head where a checkpoint ties them."""
 

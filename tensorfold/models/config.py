@@ -1,6 +1,7 @@
 """Reading Hugging Face configs: what every family asks of one."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tensorfold.ops.rope import Rope, make_rope
@@ -21,13 +22,26 @@ def only(config: Mapping[str, Any], key: str, *allowed: Any) -> None:
         raise ValueError(f"config value {key!r}: {value!r} is not supported")
 
 
-def read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
+def rotary_dim(config: Mapping[str, Any], head_dim: int) -> int:
+    """How much of a head is rotated."""
+    parameters = config.get("rope_parameters") or {}
+    factor = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    return int(head_dim * factor)
+
+
+def read_rope(config: Mapping[str, Any], head_dim: int, *, partial: bool = False) -> Rope:
     """The rotation that `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`
-    (before) describe, or a GGUF file's `rope_freq_factors`."""
+    (before) describe, or a GGUF file's `rope_freq_factors`.
+
+    With `partial`, only as much of a head as `partial_rotary_factor` says: after the frequencies
+    of that part come zeros, for places that are not turned.
+    """
     parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = parameters.get("rope_theta", config.get("rope_theta", 10000.0))
-    only(config, "partial_rotary_factor", 1.0)
-    only(parameters, "partial_rotary_factor", 1.0)
+    turned = rotary_dim(config, head_dim) if partial else head_dim
+    if not partial:
+        only(config, "partial_rotary_factor", 1.0)
+        only(parameters, "partial_rotary_factor", 1.0)
     if config.get("rope_freq_factors"):
         parameters = {"rope_type": "factors", "factors": config["rope_freq_factors"]}
     kind = parameters.get("rope_type", parameters.get("type"))
@@ -38,6 +52,7 @@ def read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
     if kind in ("yarn", "llama3") and original is None:
         parameters["original_max_position_embeddings"] = need(config, "max_position_embeddings")
     try:
-        return make_rope(head_dim, float(theta), parameters)
+        rope = make_rope(turned, float(theta), parameters)
     except KeyError as missing:
         raise ValueError(f"config value rope_scaling lacks {missing}") from None
+    return replace(rope, frequencies=rope.frequencies + (0.0,) * ((head_dim - turned) // 2))

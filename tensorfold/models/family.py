@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from jax import Array
@@ -30,11 +30,37 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Leaf:
-    """How one parameter is made: `sources`, checkpoint tensors, joined along their first axis, and
-    `add` added to every value (of a vector)."""
+    """How one parameter is made: `sources`, checkpoint tensors, joined along their first axis.
+
+    Tensors of more axes than the parameter have their first ones merged.
+
+    rows: those of the joined rows to take, in order; None for all
+    add: added to every value (of a vector)
+    parts: how many matrices of one size the rows are, for `ops.matmul.take_part`
+    otherwise: the names to read if the checkpoint has none of `sources`
+    """
 
     sources: tuple[str, ...]
+    rows: tuple[int, ...] | None = None
     add: float = 0.0
+    parts: int = 1
+    otherwise: tuple[str, ...] = ()
+
+    def under(self, prefix: str) -> "Leaf":
+        """The leaf with every name below `prefix`."""
+        return self._named(lambda name: prefix + name)
+
+    def moved(self, old: str, new: str) -> "Leaf":
+        """The leaf with the names that begin with `old` beginning with `new`."""
+        return self._named(
+            lambda name: new + name.removeprefix(old) if name.startswith(old) else name
+        )
+
+    def _named(self, rename: Callable[[str], str]) -> "Leaf":
+        sources, otherwise = (
+            tuple(rename(name) for name in names) for names in (self.sources, self.otherwise)
+        )
+        return replace(self, sources=sources, otherwise=otherwise)
 
 
 @dataclass(frozen=True)

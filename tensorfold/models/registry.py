@@ -3,10 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tensorfold.models import gemma3, llama, qwen3
+from tensorfold.models import gemma3, llama, nemotron_h, qwen3, qwen3_5
 from tensorfold.models.family import Family, Spec
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen3.FAMILY, gemma3.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    qwen3.FAMILY,
+    gemma3.FAMILY,
+    qwen3_5.FAMILY,
+    nemotron_h.FAMILY,
+)
 
 
 def find(config: Mapping[str, Any]) -> Spec:

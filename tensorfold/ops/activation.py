@@ -21,3 +21,8 @@ def geglu(gate_up: Float[Array, "R FF"]) -> Float[Array, "R FF//2"]:
 def softcap(x: Float[Array, "..."], cap: float | None) -> Float[Array, "..."]:
     """`x` bent to stay within `cap` on both sides; None leaves it as it is."""
     return x if cap is None else jnp.tanh(x / cap) * cap
+
+
+def squared_relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`max(x, 0)^2` (So et al. 2021, arXiv:2109.08668)."""
+    return jnp.square(jnp.maximum(x, 0.0))

@@ -17,12 +17,23 @@ Weight = Array | PackedMatrix
 """A matrix [N, K] as it is multiplied: float32, or packed for the CPU kernels."""
 
 
-def prepare(tensor: Tensor) -> Weight:
-    """A checkpoint's matrix for the device: codes for the CPU kernels, else dequantised float32."""
-    if implementation() == "cpu" and kernel.can_pack(tensor):
+def prepare(tensor: Tensor, parts: int = 1) -> Weight:
+    """A checkpoint's matrix for the device: codes for the CPU kernels, else dequantised float32.
+
+    parts: how many matrices of one size it has below one another, for `take_part`
+    """
+    if implementation() == "cpu" and kernel.can_pack(tensor, parts):
         return kernel.pack(tensor)
     dense = tensor.dequantise() if isinstance(tensor, Quantised) else tensor
     return jnp.asarray(np.asarray(dense, np.float32))
+
+
+def take_part(stack: Weight, index: Int[Array, ""], parts: int) -> Weight:
+    """One of the `parts` matrices that stand below one another in `stack`."""
+    if isinstance(stack, PackedMatrix):
+        return kernel.take_part(stack, index, parts)
+    size = stack.shape[0] // parts
+    return lax.dynamic_slice_in_dim(stack, index * size, size)
 
 
 def take_rows(table: Weight, index: Int[Array, " R"]) -> Float[Array, "R K"]:

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress
-from tensorfold.checkpoints.joining import join
+from tensorfold.checkpoints.joining import join, merge_axes, take_rows
 from tensorfold.models import registry
 from tensorfold.models.family import Leaf, Model, Spec
 from tensorfold.ops import matmul
@@ -67,7 +67,7 @@ def _check_names(checkpoint: Checkpoint, spec: Spec, paths: list[str]) -> None:
     """Every parameter has its tensors, and every tensor its parameter."""
     unfilled = set(paths) ^ set(spec.leaves)
     assert not unfilled, f"family bug: {sorted(unfilled)[:3]}"
-    wanted = {source for leaf in spec.leaves.values() for source in leaf.sources}
+    wanted = {source for leaf in spec.leaves.values() for source in _sources(checkpoint, leaf)}
     missing = sorted(wanted - set(checkpoint.tensors))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -78,14 +78,23 @@ def _check_names(checkpoint: Checkpoint, spec: Spec, paths: list[str]) -> None:
         raise CheckpointError(f"{checkpoint.name}: no place for tensor {extra[0]}{more}")
 
 
+def _sources(checkpoint: Checkpoint, leaf: Leaf) -> tuple[str, ...]:
+    """The tensors of a leaf under the names that this checkpoint uses."""
+    found = any(name in checkpoint.tensors for name in leaf.sources)
+    return leaf.sources if found or not leaf.otherwise else leaf.otherwise
+
+
 def _read(checkpoint: Checkpoint, path: str, leaf: Leaf, shape: tuple[int, ...]) -> Weight:
     """One leaf: matrices as the matmul op wants them, everything else in float32."""
-    joined = join([checkpoint.read(source) for source in leaf.sources])
+    sources = _sources(checkpoint, leaf)
+    joined = join([merge_axes(checkpoint.read(source), len(shape)) for source in sources])
+    if leaf.rows is not None and joined.shape[0] > max(leaf.rows):
+        joined = take_rows(joined, np.asarray(leaf.rows))
     if joined.shape != shape:
         found, wanted = list(joined.shape), list(shape)
         raise CheckpointError(
-            f"{checkpoint.name}: {' + '.join(leaf.sources)} is {found}, the config says {wanted}"
+            f"{checkpoint.name}: {' + '.join(sources)} is {found}, the config says {wanted}"
         )
     if len(shape) == 2:
-        return matmul.prepare(joined)
+        return matmul.prepare(joined, leaf.parts)
     return jnp.asarray(np.asarray(joined, np.float32) + np.float32(leaf.add))
