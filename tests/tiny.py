@@ -244,7 +244,6 @@ VARIANTS: dict[str, PretrainedConfig] = {
         linear_num_key_heads=1,
         linear_num_value_heads=1,
         linear_conv_kernel_dim=5,
-        layer_types=["linear_attention"] * 2,
     ),
     "qwen3_5 biases, all rotated": _qwen3_5(
         attention_bias=True,
@@ -277,7 +276,7 @@ VARIANTS: dict[str, PretrainedConfig] = {
         vocab_size=301,
     ),
     "nemotron_h groups of experts, latent": _nemotron_h(
-        layers_block_type=["moe", "linear_attention"],
+        layers_block_type=["moe", "linear_attention", "full_attention"],
         n_routed_experts=8,
         num_experts_per_tok=3,
         n_group=4,
@@ -287,7 +286,7 @@ VARIANTS: dict[str, PretrainedConfig] = {
         norm_topk_prob=False,
     ),
     "nemotron_h one expert, no conv bias": _nemotron_h(
-        layers_block_type=["linear_attention", "linear_attention", "moe"],
+        layers_block_type=["linear_attention", "full_attention", "moe"],
         n_routed_experts=1,
         num_experts_per_tok=1,
         n_groups=1,

@@ -20,8 +20,8 @@ from tensorfold.runtime.step import StateShape, forward, make_state
 LENGTH = 90
 PAGES = 4
 
-Prefill = Callable[[Sequence[int], Sequence[int]], np.ndarray]
-"""(tokens, lengths of the chunks) -> logits [S, V]"""
+Prefill = Callable[..., np.ndarray]
+"""(tokens, lengths of the chunks, drafts after each) -> logits [S, V]"""
 
 
 def prefill_of(model: LoadedModel) -> Prefill:
@@ -30,26 +30,36 @@ def prefill_of(model: LoadedModel) -> Prefill:
     shape = StateShape(lanes=2, context=PAGES * 64, pages=PAGES)
 
     def compile(layout: Layout) -> Any:
-        def run(leaves: Any, state: State, packed: jax.Array) -> tuple[jax.Array, State]:
+        def step(leaves: Any, state: State, packed: jax.Array) -> tuple[jax.Array, State]:
             return forward(model, layout, leaves, state, packed)
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
-        return jax.jit(run).lower(model.leaves, make_state(model, shape), packed).compile()
+        return jax.jit(step).lower(model.leaves, make_state(model, shape), packed).compile()
 
     with ThreadPoolExecutor(len(layouts)) as threads:
         programs = dict(zip(layouts, threads.map(compile, layouts.values()), strict=True))
 
-    def prefill(tokens: Sequence[int], chunks: Sequence[int]) -> np.ndarray:
+    # The sequence is in lane 1, and its pages are out of order.
+    table = np.array([[0, 0, 0, 0], [2, 0, 3, 1]], np.int32)
+
+    def run(state: State, at: int, tokens: Sequence[int]) -> tuple[np.ndarray, State]:
+        rows = min(rows for rows in layouts if rows >= len(tokens))
+        packed = layouts[rows].pack([Span(1, at, tokens, 0)], table)
+        out, state = programs[rows](model.leaves, state, packed)
+        return np.asarray(out)[: len(tokens)], state
+
+    def prefill(
+        tokens: Sequence[int], chunks: Sequence[int], drafts: Sequence[int] = ()
+    ) -> np.ndarray:
         state = make_state(model, shape)
-        # The sequence is in lane 1, and its pages are out of order.
-        table = np.array([[0, 0, 0, 0], [2, 0, 3, 1]], np.int32)
         logits, at = [], 0
-        for chunk in chunks:
-            rows = min(rows for rows in layouts if rows >= chunk)
-            packed = layouts[rows].pack([Span(1, at, tokens[at : at + chunk], 0)], table)
-            out, state = programs[rows](model.leaves, state, packed)
-            logits.append(np.asarray(out)[:chunk])
+        for place, chunk in enumerate(chunks):
+            out, state = run(state, at, tokens[at : at + chunk])
+            logits.append(out)
             at += chunk
+            if drafts:
+                # Rows that are dropped again: the lane is taken back to `at`.
+                _, state = run(state, at, [at % 7 + 1] * drafts[place])
         return np.concatenate(logits)
 
     return prefill
@@ -85,6 +95,7 @@ def test_logits_are_those_of_transformers(
     prefill = prefill_of(load(make_checkpoint(reference)))
     whole = prefill(tokens, [LENGTH])
     assert np.abs(whole - wanted).max() / np.abs(wanted).max() < 1e-4
-    assert prefill(tokens, [1] * LENGTH).tobytes() == whole.tobytes()
+    drafts = [63 if at % 16 == 0 else 1 + at % 7 for at in range(LENGTH)]
+    assert prefill(tokens, [1] * LENGTH, drafts).tobytes() == whole.tobytes()
     for _ in range(4):
         assert prefill(tokens, random_chunks(rng, LENGTH)).tobytes() == whole.tobytes()
