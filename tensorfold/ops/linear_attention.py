@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
-from tensorfold.ops.chunks import CHUNK, write_rows
+from tensorfold.ops.chunks import CHUNK, chunk_place, write_rows
 from tensorfold.ops.rows import Rows
 from tensorfold.ops.sums import row_sum
 
@@ -90,7 +90,7 @@ def linear_attention(
     def step(r: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         out, u_NRv, G_NRD, S = carry
         lane, position = jnp.maximum(rows.lane[r], 0), rows.position[r]
-        at, place = position // CHUNK % 2, position % CHUNK
+        at, place = chunk_place(position)
 
         def view(stepped: Array, array: Array) -> Array:
             """The chunk's places from this step's rows or, before its first one, from the state."""
