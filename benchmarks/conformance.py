@@ -16,16 +16,22 @@ from canitoolcall.checks import case_status, run_checks
 from canitoolcall.fixtures import Family, Fixture, load_families, load_fixtures
 from canitoolcall.results import Observation, ParseResult, Status, StreamAccumulator
 
-from benchmarks.conformance_thinking import Thinking
-from benchmarks.conformance_tokens import Written, control_tokens, spelled, written
+from benchmarks.conformance_tokens import (
+    Written,
+    control_tokens,
+    letters,
+    reasoning_markers,
+    written,
+)
 from tensorfold.chat.pieces import Part, Piece, Stages, Token
+from tensorfold.chat.reasoning import Markers, ReasoningSplit
 from tensorfold.chat.tools.interface import Tool, Tools
 from tensorfold.chat.tools.registry import FORMATS
 from tensorfold.chat.tools.stage import CallReading, ToolCalls
 
-EVERY_SPLIT = 300
+EVERY_SPLIT = 150
 """Fixtures up to this length are cut in two at every place; longer ones at random places."""
-RANDOM_CUTS = 40
+RANDOM_CUTS = 32
 
 _FORMATS = {
     "qwen3-hermes": "hermes",
@@ -98,13 +104,13 @@ def judge(case: Case) -> tuple[Status, str]:
 def ways(case: Case) -> Iterator[tuple[str, list[Written]]]:
     """The output in pieces, in many ways; control tokens stay whole.
 
-    A fixture whose markers are told by their letters alone is cut inside of them too, as text of
-    a tokenizer without those control tokens.
+    Where the letters of a call's markers tell what they are, the output is also read as that of a
+    tokenizer without tokens for them, and then cut inside of them too.
     """
     tokens = written(case.fixture, case.format)
     forms = {"tokens": tokens}
-    if spelled(case.fixture, case.format):
-        forms["letters"] = [Written(case.fixture.raw_output)]  # No piece is a token of its own.
+    if spelled := letters(case.fixture, case.format):
+        forms["letters"] = spelled
     chance = random.Random(case.fixture.id)
     for form, pieces in forms.items():
         places = _places(pieces)
@@ -144,13 +150,13 @@ def cut_at(pieces: Sequence[Written], places: Sequence[int]) -> list[Written]:
 
 def replay(case: Case, pieces: Sequence[Written]) -> ParseResult:
     """What a client gets of a reply that comes in these pieces."""
-    controls = (
-        control_tokens(case.fixture, case.format)
-        if any(piece.token is not None for piece in pieces)
-        else {}
-    )
+    controls = control_tokens(case.fixture, case.format)
+    markers = reasoning_markers(controls)
+    used = {piece.token for piece in pieces}
+    if all(token not in used for token in controls if token not in markers):
+        controls = {token: text for token, text in controls.items() if token in markers}
     reading = CallReading(FORMATS[case.format], case.tools, controls=controls, prompt=case.prompt)
-    stages = Stages([Thinking(reading), ToolCalls(reading)])
+    stages = Stages([*_reasoning(case, controls), ToolCalls(reading)])
     parts: list[Part] = []
     for piece in pieces:
         parts += stages.push(
@@ -161,6 +167,18 @@ def replay(case: Case, pieces: Sequence[Written]) -> ParseResult:
     if len(tokens) != len(pieces):
         raise AssertionError(f"{len(pieces)} tokens became {len(tokens)}")
     return _as_client(parts)
+
+
+def _reasoning(case: Case, controls: dict[int, str]) -> list[ReasoningSplit]:
+    """What splits off the reasoning, where the format has no channels."""
+    markers = reasoning_markers(controls)
+    if FORMATS[case.format].channels or not markers:
+        return []
+    opening, closing = (controls[token] for token in markers)
+    opened, closed = case.prompt.rfind(opening), case.prompt.rfind(closing)
+    header = "thought\n" if case.format == "gemma" else ""
+    inside = None if opened == closed else opened > closed
+    return [ReasoningSplit(Markers(*markers, header), inside)]
 
 
 def _as_client(parts: Sequence[Part]) -> ParseResult:

@@ -80,11 +80,30 @@ def written(fixture: Fixture, format_name: str) -> list[Written]:
     return found
 
 
-def spelled(fixture: Fixture, format_name: str) -> bool:
-    """Whether every marker's letters are its token, so that no token id is needed."""
-    tokens = sum(piece.token is not None for piece in written(fixture, format_name))
-    letters = sum(fixture.raw_output.count(marker) for marker in _IDS.get(format_name, ()))
-    return format_name in _MARKERS or tokens == letters
+def letters(fixture: Fixture, format_name: str) -> list[Written]:
+    """The output without tokens for a call's markers; none where only tokens tell them."""
+    pieces = written(fixture, format_name)
+    controls = control_tokens(fixture, format_name)
+    tokens = sum(piece.token is not None for piece in pieces)
+    if tokens < sum(fixture.raw_output.count(marker) for marker in controls.values()):
+        return []
+    markers = reasoning_markers(controls)
+    joined: list[Written] = []
+    for piece in pieces:
+        if piece.token in markers:
+            joined.append(piece)
+        elif joined and joined[-1].token is None:
+            joined[-1] = Written(joined[-1].text + piece.text)
+        else:
+            joined.append(Written(piece.text))
+    return joined
+
+
+def reasoning_markers(controls: dict[int, str]) -> tuple[int, ...]:
+    """The control tokens around reasoning, opening and closing."""
+    ids = {text: token for token, text in controls.items()}
+    pairs = (_THINK, ("<|channel>", "<channel|>"), ("[THINK]", "[/THINK]"))
+    return next((tuple(ids[text] for text in pair) for pair in pairs if pair[0] in ids), ())
 
 
 def _align(text: str, ids: Sequence[int], by_id: dict[int, str]) -> list[Written] | None:

@@ -61,8 +61,8 @@ class ReasoningSplit:
     """Tells the reasoning of one reply from its content; a `Stage`.
 
     The reply begins inside (`opened`), after it (False) or may open it first (None). Markers and
-    the line ends behind a block are shown to nobody; their tokens count as reasoning through the
-    closing marker.
+    the line ends behind a block are shown to nobody, nor is the one that a closing marker comes
+    after; their tokens count as reasoning through the closing marker.
     """
 
     def __init__(self, markers: Markers, opened: bool | None) -> None:
@@ -71,6 +71,8 @@ class ReasoningSplit:
         self._may_open = opened is not True
         self._header = ""
         self._after = False
+        self._line_end = ""
+        """A line end inside the block that may be the closing marker's."""
         self._blank: list[Piece] = []
 
     def push(self, part: Part) -> list[Part]:
@@ -99,12 +101,17 @@ class ReasoningSplit:
 
     def _release(self) -> list[Part]:
         blank, self._blank = self._blank, []
-        return [*blank]
+        return [*blank, *self._line_ends()]
+
+    def _line_ends(self) -> list[Part]:
+        line_end, self._line_end = self._line_end, ""
+        return [Piece(line_end, (), "reasoning")] if line_end else []
 
     def _reason(self, part: Piece, marker: int | None) -> list[Part]:
         if marker == self._markers.closing:
             self._inside = False
             self._after = True
+            self._line_end = ""
             return [part.unseen("reasoning")]
         text = part.text
         # The line that the opening marker stands on is the marker's own.
@@ -113,7 +120,10 @@ class ReasoningSplit:
                 self._header = ""
                 break
             text, self._header = text[1:], self._header[1:]
-        return [Piece(text, part.unseen().tokens, "reasoning")]
+        before = self._line_ends() if text else []
+        if text.endswith("\n"):
+            text, self._line_end = text[:-1], "\n"
+        return [*before, Piece(text, part.unseen().tokens, "reasoning")]
 
     def _say(self, part: Piece) -> list[Part]:
         if not self._after:

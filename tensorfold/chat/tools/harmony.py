@@ -27,7 +27,7 @@ class HarmonyParser(CallParser):
     """Reads harmony's messages."""
 
     name = "harmony"
-    openers = ()
+    openers = _ENDS
     framed = False
     channels = True
     shape = CallShape(

@@ -25,7 +25,7 @@ class KimiK3Parser(CallParser):
     """Reads XTML."""
 
     name = "kimi-k3"
-    openers = (_OPEN,)
+    openers = (_OPEN, _CLOSE)
     framed = False
     channels = True
     shape = CallShape(

@@ -28,4 +28,6 @@ class LlamaJsonParser(BareJson):
             self.made(*calls)
             found = True
             yield from self.source.accept(*self.separators)
+        if self.source.at_end:
+            self.source.drop()
         return found

@@ -23,6 +23,8 @@ class CallParser(ABC):
     name: ClassVar[str]
     shape: ClassVar[CallShape]
     openers: ClassVar[tuple[str, ...]]
+    closers: ClassVar[tuple[str, ...]] = ()
+    """Markers behind a call that is whole without them."""
     framed: ClassVar[bool] = True
     """Whether templates write blanks around calls, which are then no content."""
     channels: ClassVar[bool] = False
@@ -57,7 +59,9 @@ class CallParser(ABC):
     def finish(self, *, cut: bool) -> list[Event]:
         """The rest; with `cut`, a call that is not whole vanishes with its text."""
         self._cut = cut
-        opening = cut and self.source.cut_off(self.openers)
+        # One letter of a marker may be text, unless markup is what is written.
+        least = 1 if self._called or self.channels else 2
+        opening = cut and self.source.cut_off((*self.openers, *self.closers), least)
         self.source.ended = True
         events = self._advance()
         if opening:

@@ -25,6 +25,7 @@ class PythonicParser(CallParser):
 
     name = "pythonic"
     openers = tuple(_MARKERS)
+    closers = tuple(_MARKERS.values())
     framed = False
     shape = CallShape(
         before="[",

@@ -70,13 +70,13 @@ class Source:
             self._kept.append(piece)
         return piece
 
-    def cut_off(self, markers: tuple[str, ...]) -> bool:
-        """Forget the beginning of a marker at the end of what is there, if there is one; a single
-        letter is none."""
+    def cut_off(self, markers: tuple[str, ...], least: int) -> bool:
+        """Forget the beginning of a marker, of at least so many letters, that ends what is there;
+        whether there was one."""
         begun = self._begun(markers)
-        if begun > 1:
+        if begun >= least:
             self._text = self._text[:-begun]
-        return begun > 1
+        return begun >= least
 
     def mark(self) -> None:
         """Remember what is read from here, for `rewind`."""
