@@ -9,7 +9,7 @@ KERNELS := tensorfold/kernels_cpu/src
 INPUTS := pyproject.toml setup.py $(wildcard $(KERNELS)/*)
 ARGS ?=
 
-.PHONY: setup serve test bench peers lint format sanitize
+.PHONY: setup serve test bench peers conformance lint format sanitize
 
 setup: $(READY)
 
@@ -47,6 +47,10 @@ $(PEERS)/.ready: benchmarks/peers-requirements.txt
 
 peers: $(READY) $(PEERS)/.ready
 	$(BIN)/python -m benchmarks.peers $(ARGS)
+
+# How faithfully recorded tool calls are read.
+conformance: $(DEV_READY)
+	$(BIN)/python -m benchmarks.conformance
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check tensorfold tests benchmarks
