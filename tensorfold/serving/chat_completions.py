@@ -28,7 +28,7 @@ from tensorfold.serving.fields import (
 from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.logprobs import alternatives, chat_logprobs
 from tensorfold.serving.service import Service
-from tensorfold.serving.tool_calls import call_stages, read_tool_use
+from tensorfold.serving.tool_calls import call_constraint, call_stages, read_tool_use
 
 ENABLE_THINKING: Field[bool | None] = Field(
     "enable_thinking", boolean(), None, "Whether the model thinks first."
@@ -158,7 +158,7 @@ def reply_stages(
 
 def reply_constraint(service: Service, body: Body) -> Callable[[], Constraint] | None:
     """What the request makes its replies keep to."""
-    return None
+    return call_constraint(service, read_tool_use(body))
 
 
 async def chat_prompt(

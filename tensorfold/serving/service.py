@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from tensorfold.chat.prompt import ChatEncoder
+from tensorfold.chat.tools.gate import Spellings
 from tensorfold.chat.tools.hermes import HermesParser
 from tensorfold.chat.tools.parser import CallParser
 from tensorfold.checkpoints.interface import GenerationDefaults, Tokenizer
@@ -69,6 +70,11 @@ class Service:
     def control_spellings(self) -> dict[int, str]:
         """The tokenizer's control tokens."""
         return {token: self.tokenizer.token_text(token) for token in self.tokenizer.control_ids}
+
+    @cached_property
+    def spellings(self) -> Spellings:
+        """What forced calls are spelled with."""
+        return Spellings(self.tokenizer, self.engine.limits.vocab_size)
 
     @property
     def model_ids(self) -> tuple[str, ...]:

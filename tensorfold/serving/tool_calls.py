@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorfold.chat.pieces import Stage
+from tensorfold.chat.tools.gate import CallGate
 from tensorfold.chat.tools.interface import Tool, Tools
 from tensorfold.chat.tools.stage import CallReading, ToolCalls
+from tensorfold.engine.interface import Constraint
 from tensorfold.serving.errors import ApiError
 from tensorfold.serving.fields import Body, Field, Kind, boolean
 from tensorfold.serving.service import Service
@@ -204,3 +206,11 @@ def call_stages(
         calls_before=sum(len(message.get("tool_calls") or ()) for message in messages),
     )
     return lambda: (ToolCalls(reading),)
+
+
+def call_constraint(service: Service, use: ToolUse) -> Callable[[], Constraint] | None:
+    """What makes each reply a call where the request asks for one."""
+    if not use.required:
+        return None
+    names = tuple(dict.fromkeys(tool["function"]["name"] for tool in use.shown))
+    return lambda: CallGate(service.spellings, service.tool_format.shape, names)

@@ -254,3 +254,34 @@ async def test_another_format_and_its_control_tokens():
     (call,) = reply["choices"][0]["message"]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"city": "a", "days": 1}
     assert (await asking.ask(CHAT))["choices"][0]["message"]["content"] == "x<|python_tag|>"
+
+
+@pytest.mark.parametrize(
+    ("choice", "names"),
+    [
+        ("required", {"get_weather", "ping"}),
+        ({"type": "function", "function": {"name": "ping"}}, {"ping"}),
+    ],
+)
+async def test_a_required_call_is_held_to_the_tools(choice, names):
+    asking = client(CALL)
+    await asking.ask(CHAT, tools=[WEATHER, PING], tool_choice=choice)
+    make = asking.engine.requests[-1].constraint
+    constraint = make()
+    assert make() is not constraint
+    opener = bytes(constraint.forced())
+    assert opener.startswith(b'<tool_call>\n{"name": "')
+    written = opener.removeprefix(b'<tool_call>\n{"name": "')
+    for token in opener:
+        constraint.accept(token)
+    (mask,) = constraint.masks([])
+    if mask is not None:
+        first = {token for token in range(256) if mask[token // 32] >> (token % 32) & 1}
+        assert first == {name.encode()[len(written)] for name in names}
+    assert ("get_weather" in prompt(asking)) == ("get_weather" in names)
+
+
+async def test_a_call_that_nobody_requires_is_held_to_nothing():
+    asking = client()
+    await asking.ask(CHAT, tools=[WEATHER])
+    assert asking.engine.requests[-1].constraint is None
