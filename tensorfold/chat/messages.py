@@ -1,8 +1,10 @@
 """Chat messages as a client sends them, checked and put into the form chat templates read."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tensorfold.chat.traits import Traits
 
 Message = dict[str, Any]
 
@@ -44,22 +46,74 @@ def is_title_request(messages: Sequence[Mapping[str, Any]]) -> bool:
     return size < _TITLE_CHARACTERS
 
 
-def arrange(messages: Iterable[Message], *, later_system: bool) -> list[Message]:
-    """Order system text as templates expect it.
+def arrange(messages: Sequence[Message], traits: Traits) -> list[Message]:
+    """Put checked messages into the form that a template with `traits` takes.
 
-    Leading system and developer messages become one system message. Later ones stay in place, as
-    system messages where the template renders them (`later_system`) and as user messages elsewhere.
+    Leading system and developer messages become one system message. Later ones stay in place. Where
+    the template has no place for either, they become user messages. An assistant's message and the
+    one right after it become one; so do user messages where the template wants turns. A tool's
+    message gets the name of the function that its call names.
     """
     rest = list(messages)
     leading: list[Message] = []
     while rest and rest[0]["role"] in _SYSTEM_ROLES:
         leading.append(rest.pop(0))
-    later_role = "system" if later_system else "user"
-    placed = [m | {"role": later_role} if m["role"] in _SYSTEM_ROLES else m for m in rest]
-    if not leading:
-        return placed
-    text = "\n\n".join(m["content"] for m in leading)
-    return [leading[0] | {"role": "system", "content": text}, *placed]
+    placed = [_placed(message, traits.later_system) for message in rest]
+    if leading:
+        text = "\n\n".join(m["content"] for m in leading)
+        placed.insert(0, _placed(leading[0] | {"content": text}, traits.leading_system))
+    arranged: list[Message] = []
+    names: dict[str, str] = {}
+    for message in placed:
+        for call in message.get("tool_calls", ()):
+            if isinstance(call.get("id"), str):
+                names[call["id"]] = call["function"]["name"]
+        if message["role"] == "tool" and (name := names.get(str(message.get("tool_call_id")))):
+            message = {"name": name} | message
+        if arranged and _are_one(arranged[-1], message, traits):
+            arranged[-1] = _merged(arranged[-1], message)
+        else:
+            arranged.append(message)
+    return [_with_text_arguments(m) for m in arranged] if traits.text_arguments else arranged
+
+
+def _placed(message: Message, as_system: bool) -> Message:
+    if message["role"] not in _SYSTEM_ROLES:
+        return message
+    return message | {"role": "system" if as_system else "user"}
+
+
+def _are_one(first: Message, second: Message, traits: Traits) -> bool:
+    if first["role"] != second["role"]:
+        return False
+    if first["role"] == "assistant":
+        # Text after calls would change places with them.
+        return "tool_calls" not in first or not second["content"]
+    return first["role"] == "user" and not traits.repeated_user
+
+
+def _merged(first: Message, second: Message) -> Message:
+    merged = first | second
+    for name in ("content", *_REASONING_NAMES):
+        texts = [m[name] for m in (first, second) if isinstance(m.get(name), str) and m[name]]
+        if len(texts) > 1 or name == "content":
+            merged[name] = "\n\n".join(texts)
+    if "tool_calls" in first and "tool_calls" in second:
+        merged["tool_calls"] = first["tool_calls"] + second["tool_calls"]
+    return merged
+
+
+def _with_text_arguments(message: Message) -> Message:
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        arguments = call["function"]["arguments"]
+        text = arguments.get(UNPARSED_ARGUMENTS)
+        if not isinstance(text, str):
+            text = json.dumps(arguments, ensure_ascii=False)
+        calls.append(call | {"function": call["function"] | {"arguments": text}})
+    return message | {"tool_calls": calls}
 
 
 def _read_message(value: object, param: str) -> Message:

@@ -86,6 +86,11 @@ class ChatEncoder:
         """The template's text."""
         return self._template.source
 
+    @property
+    def template(self) -> ChatTemplate:
+        """The template that writes the conversations."""
+        return self._template
+
     def encode(
         self,
         messages: Sequence[Message],
@@ -99,7 +104,7 @@ class ChatEncoder:
         Raises `ChatTemplateError` when the template refuses.
         """
         sent = _Sent(
-            arrange(messages, later_system=self._template.later_system),
+            arrange(messages, self._template.traits),
             list(tools) if tools else None,
             dict(variables or {}),
         )

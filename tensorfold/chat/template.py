@@ -6,20 +6,27 @@ the same as there; the tests compare the two on real templates.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import jinja2.ext
+from jinja2 import nodes
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tensorfold.chat.messages import Message
+from tensorfold.chat.traits import probe
 
 MAX_TEMPLATE_BYTES = 16 * 1024 * 1024
-_RENDER_SECONDS = 30.0
+RENDER_SECONDS = 10.0
+_MOST_CHARACTERS = 64 * 1024 * 1024
+_LARGEST_OPERAND = 10_000
+_WATCH = "tensorfold_watch"
+"""The name of a rendering's `_Watch` among its variables, and of the filter around loops."""
 RESERVED_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """What every template is given, and no request may set."""
 
@@ -35,10 +42,10 @@ class ChatTemplate:
         self.source = source
         self._special_tokens = dict(special_tokens)
         try:
-            self._template = _environment().from_string(source)
+            self._template = _Environment().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template is malformed: {error}") from error
-        self.later_system = self._renders_later_system()
+        self.traits = probe(self._probed, source)
 
     def render(
         self,
@@ -57,13 +64,12 @@ class ChatTemplate:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        deadline = time.monotonic() + _RENDER_SECONDS
+        watch = _Watch(time.monotonic() + RENDER_SECONDS)
         pieces = []
         try:
-            for piece in self._template.generate(context):
+            for piece in self._template.generate({**context, _WATCH: watch}):
+                watch.write(len(piece))
                 pieces.append(piece)
-                if time.monotonic() > deadline:
-                    raise ChatTemplateError("the chat template took too long")
         except ChatTemplateError:
             raise
         except Exception as error:
@@ -72,14 +78,13 @@ class ChatTemplate:
             raise ChatTemplateError(f"the chat template refused the messages: {reason}") from error
         return "".join(pieces)
 
-    def _renders_later_system(self) -> bool:
-        """Whether a system message after the first turn appears in the text."""
-        probe = "probe of a later system message"
-        turns = (("user", "a"), ("assistant", "b"), ("system", probe), ("user", "c"))
+    def _probed(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+    ) -> str | None:
         try:
-            return probe in self.render([{"role": role, "content": text} for role, text in turns])
+            return self.render([dict(message) for message in messages], variables=variables)
         except ChatTemplateError:
-            return False
+            return None
 
 
 def read_template_file(path: Path) -> str | None:
@@ -98,16 +103,76 @@ def read_template_file(path: Path) -> str | None:
     return text if text.strip() else None
 
 
-def _environment() -> jinja2.Environment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[jinja2.ext.loopcontrols, _GenerationBlock],
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
+class _Watch:
+    """Ends a rendering that takes too long or writes too much."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._written = 0
+
+    def step(self) -> None:
+        """Called at every turn of a loop and every call."""
+        if time.monotonic() > self._deadline:
+            raise ChatTemplateError(f"the chat template took more than {RENDER_SECONDS:g} seconds")
+
+    def write(self, characters: int) -> None:
+        """Called with every piece of text."""
+        self.step()
+        self._written += characters
+        if self._written > _MOST_CHARACTERS:
+            raise ChatTemplateError("the chat template wrote too much text")
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which no template runs for longer than its watch allows.
+
+    Every loop and every call asks the watch; repeats and powers, which take their time within one
+    operation, may not be large.
+    """
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[jinja2.ext.loopcontrols, _GenerationBlock],
+        )
+        self.filters["tojson"] = _to_json
+        self.filters[_WATCH] = _watched
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = _strftime_now
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(loop.iter, _WATCH, [], [], None, None, lineno=loop.iter.lineno)
+        return tree
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Jinja's hook for calls."""
+        context[_WATCH].step()
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """Jinja's hook for the operators named above."""
+        sizes = [
+            value if isinstance(value, int) else len(value)
+            for value in (left, right)
+            if isinstance(value, int | str | list | tuple)
+        ]
+        if any(abs(size) > _LARGEST_OPERAND for size in sizes):
+            raise jinja2.TemplateError(f"{operator} with a large operand")
+        return super().call_binop(context, operator, left, right)
+
+
+@jinja2.pass_context
+def _watched(context: Context, items: Iterable[Any]) -> Iterator[Any]:
+    """What a loop goes through, asking the watch at every turn."""
+    watch = context[_WATCH]
+    for item in items:
+        watch.step()
+        yield item
 
 
 class _GenerationBlock(jinja2.ext.Extension):
@@ -115,12 +180,12 @@ class _GenerationBlock(jinja2.ext.Extension):
 
     tags = {"generation"}  # noqa: RUF012 - Jinja declares the attribute as a plain set
 
-    def parse(self, parser: Parser) -> jinja2.nodes.Node:
+    def parse(self, parser: Parser) -> nodes.Node:
         """Read the block up to its end tag, in a scope of its own as a call block has."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         call = self.call_method("_print")
-        return jinja2.nodes.CallBlock(call, [], [], body).set_lineno(line)
+        return nodes.CallBlock(call, [], [], body).set_lineno(line)
 
     def _print(self, caller: Any) -> str:
         return str(caller())

@@ -11,7 +11,9 @@ from quart import Response, request
 
 from tensorfold.chat.messages import Message, MessageError, is_title_request, read_messages
 from tensorfold.chat.pieces import CallPiece, Part, Piece, Stage, Token
+from tensorfold.chat.prompt import ChatEncoder
 from tensorfold.chat.template import RESERVED_VARIABLES, ChatTemplateError
+from tensorfold.chat.traits import EFFORTS
 from tensorfold.engine.interface import Constraint
 from tensorfold.serving.answer import Said, Shape, answer, now
 from tensorfold.serving.body import read_body
@@ -23,6 +25,7 @@ from tensorfold.serving.fields import (
     Unsupported,
     boolean,
     mapping,
+    one_of,
     refuse,
 )
 from tensorfold.serving.generation import Prompt, read_reply_options
@@ -32,6 +35,12 @@ from tensorfold.serving.tool_calls import call_constraint, call_stages, read_too
 
 ENABLE_THINKING: Field[bool | None] = Field(
     "enable_thinking", boolean(), None, "Whether the model thinks first."
+)
+REASONING_EFFORT: Field[str | None] = Field(
+    "reasoning_effort",
+    one_of("none", *EFFORTS),
+    None,
+    "How hard to think: the nearest level that the chat template names; none turns thinking off.",
 )
 TEMPLATE_VARIABLES: Field[dict[str, Any]] = Field(
     "chat_template_kwargs", mapping(ENABLE_THINKING), {}, "Variables for the chat template."
@@ -173,7 +182,7 @@ async def chat_prompt(
             "this model has no chat template; use /v1/completions, or start the server with one",
             param="messages",
         )
-    variables = _template_variables(body)
+    variables = _template_variables(service, chat, body)
     try:
         messages: list[Message] = read_messages(body.get("messages"))
         # Rendering and encoding a long conversation takes long enough to keep others waiting.
@@ -190,17 +199,25 @@ async def chat_prompt(
         raise ApiError(str(error), param="messages") from error
 
 
-def _template_variables(body: Body) -> Mapping[str, Any]:
-    """The request's own template variables, with thinking turned on or off by either name."""
+def _template_variables(service: Service, chat: ChatEncoder, body: Body) -> Mapping[str, Any]:
+    """The request's own template variables, with thinking turned on or off by any of its names."""
     field = TEMPLATE_VARIABLES
     given = {name: item for name, item in field.of(body).items() if item is not None}
     if reserved := sorted(RESERVED_VARIABLES & set(given)):
         raise ApiError(f"{field.name} must not contain {reserved[0]}", param=field.name)
+    effort = REASONING_EFFORT.of(body) or given.pop("reasoning_effort", service.reasoning_effort)
     enabled = ENABLE_THINKING.of(given)
     thinking = given.pop("thinking", None)
     if isinstance(thinking, dict) and isinstance(thinking.get("type"), str):
         thinking = _THINKING_TYPES.get(thinking["type"])
-    if isinstance(thinking, bool) and enabled is None:
+    if enabled is None and isinstance(thinking, bool):
+        enabled = thinking
+    if enabled is None and effort is not None:
+        enabled = effort != "none"
+    if enabled is not None:
         # Some templates call the variable thinking and some enable_thinking.
-        return given | {"thinking": thinking, "enable_thinking": thinking}
-    return given if enabled is None else given | {"thinking": enabled}
+        given |= {"thinking": enabled, "enable_thinking": enabled}
+    if effort in (None, "none") or enabled is False:
+        return given
+    known = isinstance(effort, str) and effort in EFFORTS
+    return given | {"reasoning_effort": chat.template.traits.hears(effort) if known else effort}

@@ -60,6 +60,8 @@ class Service:
     defaults: ReplyDefaults = field(default_factory=ReplyDefaults)
     backend: str | None = None
     device: str | None = None
+    reasoning_effort: str | None = None
+    """What a chat request asks for that does not say."""
     seed_salt: int = 0
     """What the engine derives seeds with."""
 

@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -94,19 +95,65 @@ def test_malformed_templates_fail_when_opened(source):
         ChatTemplate(source, {})
 
 
+ENDLESS = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]"
+
+
 @pytest.mark.parametrize(
-    ("name", "kept"),
-    [("CHATML", True), ("THINKING", True), ("HEADERS", True), ("ALTERNATING", False)],
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in X %}" * 12 + "{% endfor %}" * 12,
+        "{% for a in X %}" * 12 + "{{ loop.last }}x" + "{% endfor %}" * 12,
+        "{% macro m(n) %}{% for a in X %}{{ m(n - 1) if n else '' }}{% endfor %}{% endmacro %}"
+        "{{ m(40) }}",
+        "{% set f = namespace(n=0) %}{% for a in X recursive %}{{ loop(X) if loop.depth < 30 }}"
+        "{% endfor %}",
+        "{{ [1] | map('string') | join }}{% for a in 'x' * 9000 %}{% for b in 'x' * 9000 %}"
+        "{% for c in 'x' * 9000 %}{% endfor %}{% endfor %}{% endfor %}",
+    ],
 )
-def test_later_system_messages_are_probed(name, kept):
-    assert ChatTemplate(getattr(template_texts, name), SPECIAL).later_system is kept
+def test_a_template_that_would_run_for_years_is_stopped(source, monkeypatch):
+    monkeypatch.setattr("tensorfold.chat.template.RENDER_SECONDS", 0.05)
+    template = ChatTemplate(source.replace("X", ENDLESS), {})
+    started = time.monotonic()
+    with pytest.raises(ChatTemplateError, match=r"took more than 0\.05 seconds"):
+        template.render([{"role": "user", "content": "x"}])
+    assert time.monotonic() - started < 2
 
 
-def test_a_template_that_drops_later_system_messages_does_not_render_them():
+@pytest.mark.parametrize(
+    "source",
+    ["{{ 'x' * 10**9 }}", "{{ 10 ** 10 ** 10 }}", "{{ [0] * 99999 }}", "{{ 99999 * 'x' }}"],
+)
+def test_operations_that_take_long_by_themselves_are_refused(source):
+    with pytest.raises(ChatTemplateError, match="large operand"):
+        ChatTemplate(source, {}).render([{"role": "user", "content": "x"}])
+
+
+def test_a_template_that_writes_without_end_is_stopped(monkeypatch):
+    monkeypatch.setattr("tensorfold.chat.template._MOST_CHARACTERS", 1000)
+    template = ChatTemplate("{% for a in range(9999) %}{{ 'x' * 100 }}{% endfor %}", {})
+    with pytest.raises(ChatTemplateError, match="too much text"):
+        template.render([{"role": "user", "content": "x"}])
+
+
+def test_small_arithmetic_and_loops_mean_what_they_do_elsewhere():
     source = (
-        "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
+        "{{ 3 * 4 }}{{ 2 ** 5 }}{{ 'ab' * 2 }}{{ 1.5 * 2 }}"
+        "{% for a in [1, 2, 3] %}{{ loop.index }}/{{ loop.length }}{{ loop.last }}"
+        "{{ loop.previtem }}{{ loop.nextitem }};{% else %}none{% endfor %}"
+        "{% for a in missing %}{% else %}none{% endfor %}"
+        "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}"
     )
-    assert not ChatTemplate(source, {}).later_system
+    messages = [{"role": "user", "content": "x"}]
+    (expected,), _ = render_jinja_template([messages], chat_template=source)
+    assert ChatTemplate(source, {}).render(messages) == expected
+
+
+def test_templates_may_pass_any_name_to_their_macros():
+    source = "{% macro m(context, obj) %}{{ context }}{{ obj }}{% endmacro %}"
+    template = ChatTemplate(source + "{{ m(context='a', obj='b') }}", {})
+    assert template.render([{"role": "user", "content": "x"}]) == "ab"
 
 
 def test_template_files(tmp_path: Path):

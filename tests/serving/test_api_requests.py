@@ -223,6 +223,7 @@ BAD_CHAT_FIELDS = [
     ("tool_choice", {"type": "function", "function": {"name": "f"}}),
     ("tool_choice", 3),
     ("functions", [{"name": "f"}]),
+    *[("reasoning_effort", value) for value in ("hard", "", 1, True, {})],
     *[("top_logprobs", value) for value in (2, 21, -1, True, "2")],
     *[("logprobs", value) for value in (1, 0, [])],
     ("prompt_logprobs", 0),
@@ -380,6 +381,47 @@ async def test_template_variables(kwargs, text):
     client = Client(chat=encoder)
     await client.ask(CHAT, chat_template_kwargs=kwargs)
     assert bytes(client.engine.requests[0].prompt).decode() == text
+
+
+# It names two levels, and writes no word that it does not know.
+LEVELS = (
+    "{{ enable_thinking | default('-') }}/"
+    "{{ {'low': 'low', 'high': 'high'}[reasoning_effort] if reasoning_effort in ['low', 'high'] "
+    "else (reasoning_effort or '-') | length }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "server", "told"),
+    [
+        ({}, None, "-/1"),
+        ({"reasoning_effort": None}, None, "-/1"),
+        ({"reasoning_effort": "none"}, None, "False/1"),
+        ({"reasoning_effort": "minimal"}, None, "True/low"),
+        ({"reasoning_effort": "medium"}, None, "True/high"),
+        ({"reasoning_effort": "max"}, None, "True/high"),
+        ({"chat_template_kwargs": {"reasoning_effort": "low"}}, None, "True/low"),
+        ({"chat_template_kwargs": {"reasoning_effort": "none"}}, None, "False/1"),
+        ({"chat_template_kwargs": {"reasoning_effort": "hard"}}, None, "True/4"),
+        ({"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "low"}}, None,
+         "True/high"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}}, None,
+         "False/1"),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, None,
+         "True/1"),
+        ({"reasoning_effort": "low", "chat_template_kwargs": {"thinking": False}}, None,
+         "False/1"),
+        ({}, "low", "True/low"),
+        ({}, "none", "False/1"),
+        ({"reasoning_effort": "high"}, "none", "True/high"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "low", "False/1"),
+    ],
+)  # fmt: skip
+async def test_reasoning_effort(fields, server, told):
+    encoder = ChatEncoder(ChatTemplate(LEVELS, {}), ByteTokenizer())
+    client = Client(chat=encoder, reasoning_effort=server)
+    await client.ask(CHAT, **fields)
+    assert bytes(client.engine.requests[0].prompt).decode() == told
 
 
 @pytest.mark.parametrize("stream", [True, False])
