@@ -199,6 +199,11 @@ class _Options:
         defaults.add_argument("--top-p", type=float, metavar="P")
         defaults.add_argument("--top-k", type=int, metavar="K")
         defaults.add_argument("--min-p", type=float, metavar="P")
+        defaults.add_argument(
+            "--reasoning-effort",
+            choices=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+            help="how hard to think, if the chat template can say so; none: not at all",
+        )
 
 
 def _positive(text: str) -> int:
@@ -273,7 +278,16 @@ def _chat(options: argparse.Namespace) -> int:
     if options.model and re.match(r"https?://|[\w.-]+:\d+$", options.model):
         url = options.model if "://" in options.model else f"http://{options.model}"
         return chat(url, system=options.system, api_key=options.api_key)
-    for name in ("name", "chat_template", "tool_format", "temperature", "top_p", "top_k", "min_p"):
+    for name in (
+        "name",
+        "chat_template",
+        "tool_format",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "reasoning_effort",
+    ):
         setattr(options, name, None)
     options.alias, options.max_tokens = [], 4096
     engine, app = _start(_open(options.model), options)
@@ -435,6 +449,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         ),
         backend=device.platform,
         device=device.device_kind,
+        reasoning_effort=options.reasoning_effort,
         seed_salt=salt_from_environment(),
     )
     limits = engine.limits
