@@ -18,6 +18,45 @@ UNPARSED_ARGUMENTS = "raw_arguments"
 """The key that carries a tool call's arguments to the template when they are not a JSON object."""
 
 
+_PART: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_CALL: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "function": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "arguments": {"type": ["string", "object", "null"]},
+            },
+            "required": ["name"],
+        },
+    },
+    "required": ["function"],
+}
+MESSAGES: Mapping[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "properties": {
+            "role": {"enum": list(ROLES)},
+            "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": _PART}]},
+            "tool_calls": {"anyOf": [{"type": "null"}, {"type": "array", "items": _CALL}]},
+            **{name: {"type": ["string", "null"]} for name in _REASONING_NAMES},
+            "tool_call_id": {"type": ["string", "null"]},
+            "name": {"type": ["string", "null"]},
+        },
+        "required": ["role"],
+    },
+}
+"""The JSON Schema of what `read_messages` takes."""
+
+
 class MessageError(ValueError):
     """A message that can't be used; `param` names the field, as in `messages[0].content`."""
 

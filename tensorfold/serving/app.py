@@ -14,10 +14,11 @@ from tensorfold.serving.completions import completions
 from tensorfold.serving.errors import ApiError, server_error
 from tensorfold.serving.health import health
 from tensorfold.serving.models import models
+from tensorfold.serving.openapi import openapi
 from tensorfold.serving.reply import Connection
 from tensorfold.serving.service import Service
 from tensorfold.serving.sse import json_response
-from tensorfold.serving.tokenize import detokenize, tokenize
+from tensorfold.serving.tokenize import detokenize, tokenize, tokenizer_info
 
 # Every path also works without /v1.
 ROUTES = (
@@ -28,6 +29,8 @@ ROUTES = (
     ("POST", "/completions", completions),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
+    ("GET", "/tokenizer_info", tokenizer_info),
+    ("GET", "/openapi.json", openapi),
 )
 
 _log = logging.getLogger(__name__)

@@ -31,7 +31,14 @@ from tensorfold.serving.fields import (
 from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.logprobs import alternatives, chat_logprobs
 from tensorfold.serving.service import Service
-from tensorfold.serving.tool_calls import call_constraint, call_stages, read_tool_use
+from tensorfold.serving.tool_calls import (
+    PARALLEL_TOOL_CALLS,
+    TOOL_CHOICE,
+    TOOLS,
+    call_constraint,
+    call_stages,
+    read_tool_use,
+)
 
 ENABLE_THINKING: Field[bool | None] = Field(
     "enable_thinking", boolean(), None, "Whether the model thinks first."
@@ -58,6 +65,13 @@ LOGPROBS = Field("logprobs", boolean(), False, "Tells each token's log probabili
 TOP_LOGPROBS: Field[int | None] = Field(
     "top_logprobs", alternatives(), None, "As many of the likeliest tokens at each place."
 )
+PROMPT_FIELDS: tuple[Field[Any], ...] = (
+    REASONING_EFFORT,
+    TEMPLATE_VARIABLES,
+    TOOLS,
+    TOOL_CHOICE,
+)
+FIELDS: tuple[Field[Any], ...] = (LOGPROBS, TOP_LOGPROBS, PARALLEL_TOOL_CALLS)
 UNSUPPORTED = (
     Unsupported("prompt_logprobs", [False]),
     Unsupported("modalities", [["text"], []]),

@@ -18,6 +18,7 @@ from tensorfold.serving.fields import (
     EMPTY,
     Body,
     Field,
+    Schema,
     Unsupported,
     boolean,
     known_tokens,
@@ -25,7 +26,7 @@ from tensorfold.serving.fields import (
     refuse,
     token_ids,
 )
-from tensorfold.serving.generation import REPLY_LIMITS, Prompt, read_reply_options
+from tensorfold.serving.generation import MOST_REPLIES, REPLY_LIMITS, Prompt, read_reply_options
 from tensorfold.serving.logprobs import (
     alternatives,
     decode,
@@ -52,7 +53,16 @@ PROMPT_LOGPROBS: Field[int | None] = Field(
     None,
     "The same for the prompt's tokens; not in a stream.",
 )
+FIELDS: tuple[Field[Any], ...] = (ADD_SPECIAL_TOKENS, ECHO, LOGPROBS, PROMPT_LOGPROBS)
 UNSUPPORTED = (Unsupported("suffix", EMPTY),)
+_ONE_PROMPT = [{"type": "string", "minLength": 1}, {**PROMPT_IDS.schema, "minItems": 1}]
+PROMPT: Schema = {
+    "anyOf": [
+        *_ONE_PROMPT,
+        {"type": "array", "minItems": 1, "maxItems": MOST_REPLIES, "items": {"anyOf": _ONE_PROMPT}},
+    ],
+    "description": "The text or tokens to go on from, or several of them.",
+}
 
 
 @dataclass(frozen=True)

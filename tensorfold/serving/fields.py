@@ -52,9 +52,9 @@ class Field(Generic[T]):
     @property
     def schema(self) -> Schema:
         """The field's JSON Schema."""
-        told = {"description": self.description} if self.description else {}
-        if self.default not in (None, (), {}):
-            told["default"] = self.default  # type: ignore[assignment]
+        told: dict[str, Any] = {"description": self.description} if self.description else {}
+        if isinstance(self.default, bool | int | float | str):
+            told["default"] = self.default
         return {"anyOf": [self.kind.schema, {"type": "null"}], **told}
 
 
@@ -79,6 +79,17 @@ class Unsupported:
 
 EMPTY: Sequence[object] = (False, 0, "", [], {})
 """Values that ask for nothing, whatever a field means."""
+
+
+def body_schema(
+    fields: Sequence["Field[Any] | Unsupported"], required: Mapping[str, Schema]
+) -> dict[str, Any]:
+    """The JSON Schema of a body with `fields`, and with what it must have."""
+    return {
+        "type": "object",
+        "properties": {**required, **{field.name: field.schema for field in fields}},
+        "required": list(required),
+    }
 
 
 def refuse(body: Body, fields: Sequence[Unsupported]) -> None:

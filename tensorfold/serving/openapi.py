@@ -1,0 +1,161 @@
+"""GET /openapi.json: the API in OpenAPI 3.1, from the declarations that check requests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quart import Response
+
+from tensorfold import __version__
+from tensorfold.chat.messages import MESSAGES
+from tensorfold.serving import chat_completions, completions, generation, tokenize
+from tensorfold.serving.fields import Field, Schema, Unsupported, body_schema
+from tensorfold.serving.reply_schemas import SCHEMAS
+from tensorfold.serving.service import Service
+from tensorfold.serving.sse import json_response
+
+CHAT_PROMPT: tuple[Field[Any] | Unsupported, ...] = (
+    *chat_completions.PROMPT_FIELDS,
+    *chat_completions.PROMPT_UNSUPPORTED,
+)
+CHAT: tuple[Field[Any] | Unsupported, ...] = (
+    *CHAT_PROMPT,
+    *chat_completions.FIELDS,
+    *generation.FIELDS,
+    *chat_completions.UNSUPPORTED,
+    *generation.UNSUPPORTED,
+)
+TEXT: tuple[Field[Any] | Unsupported, ...] = (
+    *completions.FIELDS,
+    *generation.FIELDS,
+    *completions.UNSUPPORTED,
+    *generation.UNSUPPORTED,
+)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One route: the schema of its body, if it takes one, and the names of its replies' schemas."""
+
+    method: str
+    path: str
+    summary: str
+    reply: str
+    body: Schema | None = None
+    chunk: str | None = None
+    """Of an event of the stream, for routes that stream."""
+
+
+_IDS = tokenize.IDS.schema
+OPERATIONS = (
+    Operation(
+        "post",
+        "/v1/chat/completions",
+        "The assistant's next message",
+        "ChatCompletion",
+        body_schema(CHAT, {"messages": MESSAGES}),
+        "ChatCompletionChunk",
+    ),
+    Operation(
+        "post",
+        "/v1/completions",
+        "The text that follows a prompt",
+        "TextCompletion",
+        body_schema(TEXT, {"prompt": completions.PROMPT}),
+        "TextCompletion",
+    ),
+    Operation("get", "/v1/models", "The ids that requests may name", "ModelList"),
+    Operation("get", "/health", "What is served and how busy it is", "Health"),
+    Operation(
+        "post",
+        "/tokenize",
+        "The tokens of a prompt or of messages",
+        "Tokens",
+        {
+            "anyOf": [
+                body_schema(tokenize.FIELDS, {"prompt": {"type": "string"}})
+                | {"not": {"required": ["messages"]}},
+                body_schema((*tokenize.FIELDS, *CHAT_PROMPT), {"messages": MESSAGES}),
+            ]
+        },
+    ),
+    Operation(
+        "post",
+        "/detokenize",
+        "The text of tokens",
+        "Text",
+        body_schema(
+            (),
+            {"tokens": {"anyOf": [_IDS, {"type": "array", "items": _IDS, "maxItems": 1}]}},
+        ),
+    ),
+    Operation("get", "/tokenizer_info", "About the tokenizer", "TokenizerInfo"),
+    Operation("get", "/openapi.json", "This description", "Description"),
+)
+ERRORS = {
+    "400": "The body or a field can't be served; `param` names the field.",
+    "413": "The body is too large.",
+    "500": "A fault of the server's own.",
+    "503": "The server is stopping, or as many requests wait as may.",
+}
+
+
+async def openapi(service: Service) -> Response:
+    """Describe the API."""
+    return json_response(describe(service.engine.limits.vocab_size))
+
+
+def describe(vocab_size: int) -> dict[str, Any]:
+    """The OpenAPI document of a server whose model has `vocab_size` tokens."""
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    token = {"type": "integer", "minimum": 0, "maximum": vocab_size - 1}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "TensorFold",
+            "version": __version__,
+            "description": "Every path works with and without /v1.",
+        },
+        "paths": paths,
+        "components": {"schemas": {"TokenId": token, **SCHEMAS}},
+    }
+
+
+def _operation(operation: Operation) -> dict[str, Any]:
+    contents = {"application/json": _schema(operation.reply)}
+    if operation.chunk is not None:
+        contents["text/event-stream"] = {
+            "schema": {
+                "type": "string",
+                "description": f"Events, each a {operation.chunk} or an Error; then [DONE].",
+            }
+        }
+    described: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": operation.path.removeprefix("/v1").strip("/").replace("/", "_"),
+        "responses": {
+            "200": {"description": operation.summary, "content": contents},
+            **{status: _error(told) for status, told in _errors(operation).items()},
+        },
+    }
+    if operation.body is not None:
+        described["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": operation.body}},
+        }
+    return described
+
+
+def _errors(operation: Operation) -> dict[str, str]:
+    taken: Sequence[str] = list(ERRORS) if operation.body is not None else ["500", "503"]
+    return {status: ERRORS[status] for status in taken}
+
+
+def _error(told: str) -> dict[str, Any]:
+    return {"description": told, "content": {"application/json": _schema("Error")}}
+
+
+def _schema(name: str) -> dict[str, Any]:
+    return {"schema": {"$ref": f"#/components/schemas/{name}"}}
