@@ -80,12 +80,14 @@ class HarmonyParser(CallParser):
 
     def _call_message(self, name: str) -> Steps[None]:
         """A message to a function, which is text if it is no call."""
+        tried = any(self.tools) and not self.tried_enough
         self.source.mark()
-        if any(self.tools) and (yield from self.call(name)):
+        if tried and (yield from self.call(name)):
             self.source.unmark()
         elif self.source.ended and self._cut:
             self.source.drop()
         else:
+            self.count_try()
             self.source.rewind(0)
             yield from self._body("text")
 

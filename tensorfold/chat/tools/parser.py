@@ -92,13 +92,22 @@ class CallParser(ABC):
             self.source.drop()
             self._settle_blanks()
         else:
-            read = len(self.source.marked())
-            self._long_tries += read > _LONG
-            if self._long_tries > _LONG_TRIES:
-                # Looking at it again and again would take more than linear time.
+            read = self.count_try()
+            if self.tried_enough:
                 self.say(self.source.rewind(read))
             else:
                 self.say(self.source.rewind(len(opener) if self._made == made else 0))
+
+    def count_try(self) -> int:
+        """A call was tried in vain: the length of what was read for it."""
+        read = len(self.source.marked())
+        self._long_tries += read > _LONG
+        return read
+
+    @property
+    def tried_enough(self) -> bool:
+        """Whether so much was tried in vain that looking again would take more than linear time."""
+        return self._long_tries > _LONG_TRIES
 
     @abstractmethod
     def call(self, opener: str) -> Steps[bool]:

@@ -212,13 +212,19 @@ class Source:
 
     def _begun(self, markers: tuple[str, ...]) -> int:
         """How many characters at the end may be the beginning of a marker."""
-        spelled = [marker for marker in markers if marker not in self._controls]
-        longest = min(max(map(len, spelled), default=1) - 1, len(self._text) - self._at)
-        for count in range(longest, 0, -1):
-            end = self._text[-count:]
-            if any(marker.startswith(end) for marker in spelled):
-                return count
-        return 0
+        pattern, longest = _beginnings(markers, self._controls)
+        found = pattern.search(self._text, max(self._at, len(self._text) - longest))
+        return len(self._text) - found.start() if found else 0
+
+
+@lru_cache(maxsize=256)
+def _beginnings(markers: tuple[str, ...], controls: frozenset[str]) -> tuple[re.Pattern[str], int]:
+    """What ends with the beginning of a marker that is written in letters, and its longest."""
+    spelled = [marker for marker in markers if marker not in controls]
+    starts = {marker[:end] for marker in spelled for end in range(1, len(marker))}
+    ordered = sorted(starts, key=len, reverse=True)
+    pattern = f"(?:{'|'.join(map(re.escape, ordered))})\\Z" if ordered else r"(?!)"
+    return re.compile(pattern), max(map(len, starts), default=0)
 
 
 @lru_cache(maxsize=256)
