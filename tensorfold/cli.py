@@ -204,6 +204,14 @@ class _Options:
             choices=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
             help="how hard to think, if the chat template can say so; none: not at all",
         )
+        defaults.add_argument(
+            "--thinking-budget", type=_positive, default=0, metavar="N", help="tokens of reasoning"
+        )
+        group.add_argument(
+            "--loop-guard",
+            action="store_true",
+            help="end reasoning that repeats a few tokens over and over",
+        )
 
 
 def _positive(text: str) -> int:
@@ -290,6 +298,7 @@ def _chat(options: argparse.Namespace) -> int:
     ):
         setattr(options, name, None)
     options.alias, options.max_tokens = [], 4096
+    options.thinking_budget, options.loop_guard = 0, False
     engine, app = _start(_open(options.model), options)
     try:
         with serve_in_background(app) as server:
@@ -446,6 +455,8 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
             top_k=options.top_k,
             top_p=options.top_p,
             min_p=options.min_p,
+            thinking_budget=options.thinking_budget,
+            loop_guard=options.loop_guard,
         ),
         backend=device.platform,
         device=device.device_kind,

@@ -113,6 +113,9 @@ class ReasoningSplit:
             self._after = True
             self._line_end = ""
             return [part.unseen("reasoning")]
+        if not part.text:
+            # The token that ends the reply, or a character that it breaks off.
+            return [part.unseen()]
         text = part.text
         # The line that the opening marker stands on is the marker's own.
         while self._header and text:

@@ -28,7 +28,8 @@ class ThinkingRules:
     guard: close a block that repeats a cycle of at most 8 tokens for 256 tokens, from the
         reply's 64th token on
     closing: the tokens that close a block by force
-    blank: whether a token is blank, as those before an opening marker may be
+    blank: whether a token is blank, as those before an opening marker may be; none is where an
+        answer is constrained, whose own the blanks would be
     """
 
     markers: Markers
@@ -128,6 +129,8 @@ class ThinkingConstraint:
         words: int,
         end_ids: frozenset[int] = frozenset(),
     ) -> None:
+        if answer is not None:
+            rules = replace(rules, blank=lambda token: False)
         self._state = Thinking.start(rules)
         self._answer = answer
         self._words = words
@@ -213,3 +216,13 @@ def _mask(words: int, tokens: Sequence[int] | frozenset[int]) -> np.ndarray:
 
 def _allows(mask: np.ndarray | None, token: int) -> bool:
     return mask is None or bool(mask[token // 32] >> np.uint32(token % 32) & 1)
+
+
+def loop_seen(rules: ThinkingRules, tokens: Sequence[int]) -> int | None:
+    """The length of the cycle for which the guard closed a reply's reasoning, if it did."""
+    state = Thinking.start(rules)
+    for token in tokens:
+        if state.loop is not None or state.phase == "answer":
+            break
+        state = state.after(token)
+    return state.loop

@@ -144,7 +144,7 @@ async def answer(service: Service, shape: Shape, *, param: str, arrived: float) 
     body["usage"] = usage(asked, ends, options.n)
     for one, choice, end in zip(asked, choices, ends, strict=True):
         # One reply reports for the answer, and of several each for its choice.
-        (body if len(asked) == 1 else choice)["tensorfold"] = runtime(one.request, end)
+        (body if len(asked) == 1 else choice)["tensorfold"] = runtime(one, end)
     return json_response(body, headers=headers)
 
 
@@ -161,7 +161,7 @@ async def _events(replies: Replies, asked: Sequence[Asked], shape: Shape) -> Asy
                 chunk = shape.envelope(shape.chunk_object, [choice])
                 if choice["finish_reason"] is not None and update.end is not None:
                     ends[update.index] = update.end
-                    report = runtime(asked[update.index].request, update.end)
+                    report = runtime(asked[update.index], update.end)
                     (chunk if len(asked) == 1 else choice)["tensorfold"] = report
                     if len(ends) == len(asked) and not options.include_usage:
                         chunk["usage"] = _usage(asked, ends, options)

@@ -28,6 +28,7 @@ from tensorfold.serving.fields import (
     one_of,
     refuse,
 )
+from tensorfold.serving.form import held_to_form, unopened
 from tensorfold.serving.generation import Prompt, read_reply_options
 from tensorfold.serving.logprobs import alternatives, chat_logprobs
 from tensorfold.serving.service import Service
@@ -155,6 +156,7 @@ async def chat_completions(service: Service) -> Response:
         stages=reply_stages(service, body, tokens),
         constraint=reply_constraint(service, body),
     )
+    options, prompt = await held_to_form(service, body, options, prompt)
     if is_title_request(body["messages"]) and not body.get("tools"):
         options = replace(options, background=True)
     reply_id = f"chatcmpl-{uuid.uuid4().hex}"
@@ -200,13 +202,14 @@ async def chat_prompt(
     try:
         messages: list[Message] = read_messages(body.get("messages"))
         # Rendering and encoding a long conversation takes long enough to keep others waiting.
-        return await asyncio.to_thread(
+        tokens = await asyncio.to_thread(
             chat.encode,
             messages,
             tools=use.shown,
             add_generation_prompt=add_generation_prompt,
             variables=variables,
         )
+        return tokens + unopened(service, tokens, variables) if add_generation_prompt else tokens
     except MessageError as error:
         raise ApiError(str(error), param=error.param) from error
     except ChatTemplateError as error:

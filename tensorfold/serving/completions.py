@@ -26,6 +26,7 @@ from tensorfold.serving.fields import (
     refuse,
     token_ids,
 )
+from tensorfold.serving.form import matching
 from tensorfold.serving.generation import MOST_REPLIES, REPLY_LIMITS, Prompt, read_reply_options
 from tensorfold.serving.logprobs import (
     alternatives,
@@ -54,7 +55,7 @@ PROMPT_LOGPROBS: Field[int | None] = Field(
     "The same for the prompt's tokens; not in a stream.",
 )
 FIELDS: tuple[Field[Any], ...] = (ADD_SPECIAL_TOKENS, ECHO, LOGPROBS, PROMPT_LOGPROBS)
-UNSUPPORTED = (Unsupported("suffix", EMPTY),)
+UNSUPPORTED = (Unsupported("suffix", EMPTY), Unsupported("thinking_budget", EMPTY))
 _ONE_PROMPT = [{"type": "string", "minLength": 1}, {**PROMPT_IDS.schema, "minItems": 1}]
 PROMPT: Schema = {
     "anyOf": [
@@ -175,8 +176,12 @@ async def completions(service: Service) -> Response:
         max_tokens=1 if only_prompt else options.max_tokens,
     )
     add_special_tokens = ADD_SPECIAL_TOKENS.of(body)
+    options, constraint = await matching(service, body, options)
     prompts = [
-        Prompt(await raw_prompt(service, prompt, add_special_tokens=add_special_tokens))
+        Prompt(
+            await raw_prompt(service, prompt, add_special_tokens=add_special_tokens),
+            constraint=constraint,
+        )
         for prompt in _prompts(body)
     ]
     reply_id = f"cmpl-{uuid.uuid4().hex}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorfold.chat.pieces import Stage
+from tensorfold.chat.thinking import ThinkingRules
 from tensorfold.engine.interface import Constraint, Request, Sampling
 from tensorfold.engine.seeds import derive_seed
 from tensorfold.serving.errors import ApiError, context_exceeded
@@ -119,13 +120,6 @@ FIELDS: tuple[Field[Any], ...] = (
 )
 
 UNSUPPORTED = (
-    Unsupported("response_format", [{"type": "text"}, {}]),
-    Unsupported("guided_json"),
-    Unsupported("guided_regex"),
-    Unsupported("guided_choice"),
-    Unsupported("guided_grammar"),
-    Unsupported("structured_outputs"),
-    Unsupported("thinking_budget", EMPTY),
     Unsupported("bad_words", EMPTY),
     Unsupported("allowed_token_ids", EMPTY),
     Unsupported("use_beam_search", EMPTY),
@@ -161,12 +155,14 @@ class ReplyOptions:
 class Prompt:
     """The tokens of one prompt, what its replies must keep to, and how their text is read.
 
-    `stages` and `constraint` make anew what each reply needs for itself.
+    `stages` and `constraint` make anew what each reply needs for itself. `thinking` is what holds
+    the reasoning, where something does.
     """
 
     tokens: Sequence[int]
     stages: Callable[[], Sequence[Stage]] = tuple
     constraint: Callable[[], Constraint] | None = None
+    thinking: ThinkingRules | None = None
 
 
 def read_reply_options(body: Body, service: Service) -> ReplyOptions:
@@ -252,6 +248,7 @@ def plan_replies(
             ),
             options.stops,
             prompt.stages,
+            prompt.thinking,
         )
         for index, prompt in enumerate(prompts)
         for choice in range(options.n)

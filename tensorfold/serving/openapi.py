@@ -8,11 +8,19 @@ from quart import Response
 
 from tensorfold import __version__
 from tensorfold.chat.messages import MESSAGES
-from tensorfold.serving import chat_completions, completions, generation, tokenize
+from tensorfold.serving import (
+    chat_completions,
+    completions,
+    form,
+    generation,
+    structured_output,
+    tokenize,
+)
 from tensorfold.serving.fields import Field, Schema, Unsupported, body_schema
 from tensorfold.serving.reply_schemas import SCHEMAS
 from tensorfold.serving.service import Service
 from tensorfold.serving.sse import json_response
+from tensorfold.serving.structured_output import ONE_FORM
 
 CHAT_PROMPT: tuple[Field[Any] | Unsupported, ...] = (
     *chat_completions.PROMPT_FIELDS,
@@ -22,12 +30,15 @@ CHAT: tuple[Field[Any] | Unsupported, ...] = (
     *CHAT_PROMPT,
     *chat_completions.FIELDS,
     *generation.FIELDS,
+    *structured_output.FIELDS,
+    form.THINKING_BUDGET,
     *chat_completions.UNSUPPORTED,
     *generation.UNSUPPORTED,
 )
 TEXT: tuple[Field[Any] | Unsupported, ...] = (
     *completions.FIELDS,
     *generation.FIELDS,
+    *structured_output.FIELDS,
     *completions.UNSUPPORTED,
     *generation.UNSUPPORTED,
 )
@@ -53,7 +64,7 @@ OPERATIONS = (
         "/v1/chat/completions",
         "The assistant's next message",
         "ChatCompletion",
-        body_schema(CHAT, {"messages": MESSAGES}),
+        body_schema(CHAT, {"messages": MESSAGES}) | ONE_FORM,
         "ChatCompletionChunk",
     ),
     Operation(
@@ -61,7 +72,7 @@ OPERATIONS = (
         "/v1/completions",
         "The text that follows a prompt",
         "TextCompletion",
-        body_schema(TEXT, {"prompt": completions.PROMPT}),
+        body_schema(TEXT, {"prompt": completions.PROMPT}) | ONE_FORM,
         "TextCompletion",
     ),
     Operation("get", "/v1/models", "The ids that requests may name", "ModelList"),

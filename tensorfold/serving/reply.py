@@ -9,6 +9,7 @@ from typing import Literal
 
 from tensorfold.chat.pieces import CallPiece, Part, Piece, Stage, Stages, Token, join
 from tensorfold.chat.text_stream import ReplyText
+from tensorfold.chat.thinking import ThinkingRules
 from tensorfold.engine.interface import (
     EngineClosed,
     EngineFull,
@@ -31,6 +32,7 @@ class Asked:
     request: Request
     stops: tuple[str, ...] = ()
     stages: Callable[[], Sequence[Stage]] = tuple
+    thinking: ThinkingRules | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from tensorfold.engine.interface import Request
+from tensorfold.chat.thinking import loop_seen
 from tensorfold.serving.reply import Asked, ReplyEnd
 
 ENGINE = "tensorfold-jax"
@@ -25,9 +25,9 @@ def usage(asked: Sequence[Asked], ends: Sequence[ReplyEnd], n: int) -> dict[str,
     }
 
 
-def runtime(request: Request, end: ReplyEnd) -> dict[str, Any]:
+def runtime(asked: Asked, end: ReplyEnd) -> dict[str, Any]:
     """The `tensorfold` block: what was run, and how fast."""
-    stats = end.stats
+    request, stats = asked.request, end.stats
     count = len(end.tokens)
     return {
         "engine": ENGINE,
@@ -43,7 +43,13 @@ def runtime(request: Request, end: ReplyEnd) -> dict[str, Any]:
         "accepted": stats.accepted,
         "acceptance_rate": round(_ratio(stats.accepted, stats.drafted), 4),
         "tokens_per_round": round(_ratio(count, stats.rounds), 4),
-    }
+    } | _loop(asked, end)
+
+
+def _loop(asked: Asked, end: ReplyEnd) -> dict[str, Any]:
+    """The repetition for which the reasoning was closed, if it was."""
+    period = loop_seen(asked.thinking, end.tokens) if asked.thinking else None
+    return {} if period is None else {"loop": {"period": period}}
 
 
 def token_sha(tokens: Sequence[int]) -> str:

@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from tensorfold.chat.grammar.compiler import GrammarCompiler
 from tensorfold.chat.prompt import ChatEncoder
+from tensorfold.chat.reasoning import Markers, find_markers
 from tensorfold.chat.tools.gate import Spellings
 from tensorfold.chat.tools.hermes import HermesParser
 from tensorfold.chat.tools.parser import CallParser
@@ -20,6 +22,9 @@ class ReplyDefaults:
 
     max_tokens: int = 4096
     sampling: Sampling = field(default_factory=Sampling)
+    thinking_budget: int = 0
+    """0: none."""
+    loop_guard: bool = False
 
     @classmethod
     def of(
@@ -31,6 +36,8 @@ class ReplyDefaults:
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
+        thinking_budget: int = 0,
+        loop_guard: bool = False,
     ) -> "ReplyDefaults":
         """The server's own settings where given, over the checkpoint's."""
 
@@ -43,7 +50,7 @@ class ReplyDefaults:
             top_p=first(top_p, generation.top_p, 1.0),
             min_p=first(min_p, generation.min_p, 0.0),
         )
-        return cls(max_tokens, sampling)
+        return cls(max_tokens, sampling, thinking_budget, loop_guard)
 
 
 @dataclass(frozen=True)
@@ -86,3 +93,13 @@ class Service:
     def reply_model(self, asked: str | None) -> str:
         """The model a reply names: the id that was asked for if it is known, else the name."""
         return asked if asked is not None and asked in self.model_ids else self.name
+
+    @cached_property
+    def markers(self) -> Markers | None:
+        """The tokens around the model's reasoning, if it has any."""
+        return find_markers(self.tokenizer, self.chat.template_source if self.chat else "")
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiles what replies must match."""
+        return GrammarCompiler(self.tokenizer, self.engine.limits.vocab_size, self.end_ids)

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tensorfold.chat.prompt import ChatEncoder
 from tensorfold.chat.template import ChatTemplate
 from tensorfold.engine.interface import (
+    Constraint,
     EngineClosed,
     EngineStats,
     Event,
@@ -145,7 +148,10 @@ class ScriptedEngine:
             deliver(PromptLogprobs(tuple(row(token, count) for token in request.prompt[1:])))
         reason: FinishReason = "error" if script.error is not None else "length"
         wait = script.wait
-        for tokens in script.events:
+        events = script.events
+        if request.constraint is not None:
+            events = held(script, request, request.constraint())
+        for tokens in events:
             if stop.wait(wait) if wait else stop.is_set():
                 reason = "cancelled"
                 break
@@ -171,6 +177,43 @@ class ScriptedEngine:
             accepted=3,
         )
         deliver(Finished(reason, stats, script.error if reason == "error" else None))
+
+
+def held(script: Script, request: Request, constraint: Constraint) -> tuple[tuple[int, ...], ...]:
+    """A script as a constraint lets it be said, a token an event.
+
+    Where the next token is not allowed, the end or else the least that is comes in its place.
+    Drafts are tried as an engine would, and the masks after them must be those found a token at a
+    time.
+    """
+    wanted = [token for tokens in script.events for token in tokens]
+    said: list[tuple[int, ...]] = []
+    expected: list[np.ndarray | None] = []
+    while len(said) < request.max_tokens:
+        masks = list(constraint.masks(wanted[:4] if len(said) % 3 == 0 else ()))
+        if expected:
+            assert same_mask(expected[0], masks[0])
+        expected = expected[1:] if len(said) % 3 else masks[1:]
+        token = wanted[0] if wanted else IM_END
+        if not allows(masks[0], token):
+            others = (IM_END, *range(ByteTokenizer.vocab_size))
+            token = next(other for other in others if allows(masks[0], other))
+            expected = []
+        else:
+            wanted = wanted[1:]
+        constraint.accept(token)
+        said.append((token,))
+        if token in request.end_ids:
+            break
+    return tuple(said)
+
+
+def allows(mask: np.ndarray | None, token: int) -> bool:
+    return mask is None or bool(mask[token // 32] >> np.uint32(token % 32) & 1)
+
+
+def same_mask(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    return all(allows(a, token) == allows(b, token) for token in range(ByteTokenizer.vocab_size))
 
 
 def row(token: int, count: int) -> TokenLogprobs:

@@ -181,14 +181,13 @@ BAD_FIELDS = [
     *[("stream_options", value) for value in (True, [], "x", {"include_usage": 1})],
     *[("n", value) for value in (0, 17, -1, 1.5, "two", True)],
     *[("model", value) for value in (3, [], {})],
-    ("response_format", {"type": "json_object"}),
     ("response_format", {"type": "sound"}),
     ("response_format", "text"),
-    ("guided_json", {}),
-    ("guided_regex", "a"),
+    ("guided_json", {"not": {}}),
+    ("guided_regex", "("),
+    ("structured_outputs", {"json": {}, "regex": "a"}),
     ("guided_choice", []),
     ("guided_grammar", "root ::= a"),
-    ("structured_outputs", {"json": {}}),
     *[
         ("logit_bias", value)
         for value in (
@@ -211,7 +210,6 @@ BAD_FIELDS = [
     ("prompt_logprobs", 21),
     ("best_of", 2),
     *[("min_tokens", value) for value in (-1, 1.5, True, "x")],
-    ("thinking_budget", 100),
     *[("stop_token_ids", value) for value in (3, "x", [1, "a"], [True], [10**6], [-1], [1] * 257)],
     *[("return_token_ids", value) for value in (1, "yes")],
     *[("priority", value) for value in (1, [], True)],

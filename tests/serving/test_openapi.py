@@ -9,7 +9,15 @@ from conversing import CHAT, ROUTES, TEXT, Client, question
 from scripted import ByteTokenizer
 from test_api_requests import BAD_CHAT_FIELDS, BAD_FIELDS, BAD_TEXT_FIELDS, HARMLESS
 
-from tensorfold.serving import chat_completions, completions, generation, tokenize, tool_calls
+from tensorfold.serving import (
+    chat_completions,
+    completions,
+    form,
+    generation,
+    structured_output,
+    tokenize,
+    tool_calls,
+)
 from tensorfold.serving.app import ROUTES as SERVED
 from tensorfold.serving.fields import Field, Unsupported
 from tensorfold.serving.openapi import describe
@@ -62,7 +70,7 @@ def declared(module: ModuleType):
 @pytest.mark.parametrize(
     ("module", "path"),
     [(generation, CHAT), (generation, TEXT), (chat_completions, CHAT), (tool_calls, CHAT),
-     (completions, TEXT)],
+     (completions, TEXT), (structured_output, CHAT), (structured_output, TEXT), (form, CHAT)],
 )  # fmt: skip
 def test_every_declared_field_is_described(module, path):
     inner = {"include_usage", "enable_thinking"}

@@ -3,6 +3,7 @@
 xgrammar imports PyTorch, so neither is imported before the first structured reply.
 """
 
+import importlib.util
 import re
 import threading
 from collections import OrderedDict
@@ -118,15 +119,21 @@ class GrammarCompiler:
         import xgrammar
 
         tokenizer = self._tokenizer
-        # A token without bytes is never allowed: text never encodes to a control token.
+        # Text never encodes to a control token: bytes that are in no UTF-8 keep them out of it,
+        # and leave them to be named as tokens. A token without bytes is never allowed.
         spellings = [
-            b"" if token in tokenizer.control_ids else tokenizer.token_bytes(token)
+            b"\xff%d" % token if token in tokenizer.control_ids else tokenizer.token_bytes(token)
             for token in range(min(self._vocab_size, tokenizer.vocab_size))
         ]
         info = xgrammar.TokenizerInfo(
             spellings, vocab_size=self._vocab_size, stop_token_ids=sorted(self._end_ids)
         )
         return xgrammar.GrammarCompiler(info, max_threads=2, cache_enabled=False)
+
+
+def is_available() -> bool:
+    """Whether xgrammar is installed; finding out does not import it."""
+    return importlib.util.find_spec("xgrammar") is not None
 
 
 def _require_xgrammar() -> None:
