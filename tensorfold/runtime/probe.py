@@ -7,6 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array
 
 from tensorfold.models.family import PagedKV
@@ -88,7 +89,9 @@ def _row_ops(
     for shape, weight in matrices.items():
         name = f"matmul {shape[1]} to {shape[0]}"
         yield name, lambda weight, x: matmul.matmul(x, weight), (weight,), (shape[1],)
-    vectors = {leaf.shape: leaf for leaf in step.model.leaves if leaf.ndim == 1}
+    named = nnx.to_flat_state(jax.tree.unflatten(step.model.tree, step.model.leaves))
+    norms = [leaf for path, leaf in named if "norm" in str(path[-2]) and leaf.ndim == 1]
+    vectors = {leaf.shape: leaf for leaf in norms}
     for shape, weight in vectors.items():
         yield (
             f"rms_norm {shape[0]}",

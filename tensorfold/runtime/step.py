@@ -1,5 +1,6 @@
 """The step function: one compiled program a row bucket, over paged, donated state."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from tensorfold.checkpoints.interface import Progress
-from tensorfold.models.family import State
+from tensorfold.models.family import PagedKV, State
 from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
@@ -103,7 +104,9 @@ class StepFunction:
         for size in self._head.sizes:
             yield self._head.lower(size, hidden.shape[1])
         page = jax.ShapeDtypeStruct((), jnp.int32)
-        yield jax.jit(_copy_page, donate_argnums=0).lower(self._state, page, page)
+        paged = tuple(isinstance(layer, PagedKV) for layer in self.model.spec.state)
+        copy = jax.jit(functools.partial(_copy_page, paged), donate_argnums=0)
+        yield copy.lower(self._state, page, page)
 
     def run(
         self,
@@ -215,9 +218,14 @@ def _step(
     return lax.fori_loop(0, (count + size - 1) // size, tile, out), hidden, state
 
 
-def _copy_page(state: State, source: Array, target: Array) -> State:
+def _copy_page(paged: tuple[bool, ...], state: State, source: Array, target: Array) -> State:
+    """`paged` says of each layer whether its state has pages."""
+
     def copy(pages: Array) -> Array:
         page = lax.dynamic_index_in_dim(pages, source, keepdims=True)
         return lax.dynamic_update_slice_in_dim(pages, page, target, axis=0)
 
-    return jax.tree.map(copy, state)
+    return tuple(
+        jax.tree.map(copy, layer) if pages else layer
+        for pages, layer in zip(paged, state, strict=True)
+    )

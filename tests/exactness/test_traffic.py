@@ -8,6 +8,7 @@ from tiny import open_step, random_prompt, tiny_checkpoint
 
 from tensorfold.engine.interface import NewTokens, Request, Sampling
 from tensorfold.engine.scheduler import RowLimits, Scheduler
+from tensorfold.engine.start import make_pool
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.verify import run_together
 from tensorfold.engine.worker import Worker
@@ -28,7 +29,7 @@ def random_request(rng: np.random.Generator, index: int) -> Request:
     return Request(f"{index}", tuple(prompt), sampling, int(rng.integers(1, 12)))
 
 
-@pytest.mark.parametrize("variant", ["llama rope llama3", "qwen3 tied"])
+@pytest.mark.parametrize("variant", ["llama rope llama3", "qwen3 tied", "qwen3_5_moe"])
 def test_random_traffic(variant: str) -> None:
     buckets = tuple(rows for rows in usable_buckets() if rows in (1, 8, 32))
     step = open_step(tiny_checkpoint(variant), lanes=5, context=192, pages=11, buckets=buckets)
@@ -44,7 +45,7 @@ def test_random_traffic(variant: str) -> None:
             beside=int(rng.integers(1, 9)),
             chunk=int(rng.choice([1, 2, 5, 8, 32])),
         )
-        worker = Worker(step, Scheduler(step.shape, limits))
+        worker = Worker(step, Scheduler(step.shape, limits, make_pool(step)))
         events: dict[str, list[NewTokens]] = {request.id: [] for request in requests}
         waiting = [requests[index] for index in rng.permutation(REQUESTS)]
         cancelled = {request.id for request in requests if rng.random() < 0.2}
