@@ -97,6 +97,17 @@ def _parser() -> argparse.ArgumentParser:
     verify.parser.add_argument(
         "--tokens", type=_positive, default=12, metavar="N", help="tokens a reply (default 12)"
     )
+    verify.parser.add_argument(
+        "--stress",
+        type=_at_least_zero,
+        default=0.0,
+        metavar="SECONDS",
+        help="instead, compare the replies of random traffic for this long: drafted, cached, "
+        "cancelled, preempted and mixed; the first difference is shrunk and printed",
+    )
+    verify.parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the random traffic (default 0)"
+    )
     bench = command("bench", _bench, "measure how fast a model runs on this machine")
     bench.model()
     bench.parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -315,6 +326,8 @@ def _verify(options: argparse.Namespace) -> int:
     prompts = make_prompts(checkpoint.tokenizer)
     context = max(map(len, prompts)) + options.tokens
     step = _step_function(checkpoint, lanes=LANES, context=context)
+    if options.stress:
+        return _stress(step, prompts, options)
     compared = differences = 0
     for comparison in verify(step, make_cases(prompts, options.tokens)):
         compared += 1
@@ -326,6 +339,33 @@ def _verify(options: argparse.Namespace) -> int:
             print(f"{verdict:6} {comparison.name} ({comparison.compared})", flush=True)
     _console.print(f"{compared} comparisons, {differences} differences")
     return int(differences > 0)
+
+
+def _stress(step: "StepFunction", prompts: list[list[int]], options: argparse.Namespace) -> int:
+    """Run random traffic, and print the smallest of it that comes out otherwise."""
+    from collections import Counter
+
+    from tensorfold.engine.stress import Stress
+
+    totals: Counter[str] = Counter()
+    difference = ""
+    with _console.status("comparing") as status:
+        for case, outcome in Stress(step, prompts, options.tokens).run(
+            options.stress, options.seed
+        ):
+            found = outcome.__dict__.copy()
+            difference = found.pop("difference")
+            totals.update(found, rounds=1)
+            status.update(", ".join(f"{name} {count}" for name, count in totals.items()))
+            if difference:
+                print(f"DIFFERS: {difference}")
+                print("\n".join(case.lines()))
+    if options.json:
+        print(json.dumps(totals | {"difference": difference}))
+    else:
+        counts = ", ".join(f"{name} {count}" for name, count in totals.items())
+        print(f"{counts}: {'a difference' if difference else 'no difference'}")
+    return int(bool(difference))
 
 
 def _bench(options: argparse.Namespace) -> int:

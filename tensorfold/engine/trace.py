@@ -18,6 +18,10 @@ class Traced:
         """(token, digest) pairs."""
         return list(zip(self.tokens, self.digests, strict=True))
 
+    def first(self, count: int) -> "Traced":
+        """The first `count` tokens."""
+        return Traced(self.tokens[:count], self.digests[:count])
+
     def difference(self, got: "Traced") -> str:
         """What is otherwise in `got`, or nothing."""
         for index, (a, b) in enumerate(zip(self.pairs, got.pairs, strict=False)):

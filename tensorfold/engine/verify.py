@@ -7,11 +7,19 @@ here only if they were computed bit for bit alike.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tensorfold.engine.interface import Event, Finished, NewTokens, Request, Sampling
+from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.drafts.source import DraftSource
+from tensorfold.engine.drafts.widths import StepTimes
+from tensorfold.engine.interface import Event, Request, Sampling
+from tensorfold.engine.pages import PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.start import make_pool
+from tensorfold.engine.stress import Guesses
 from tensorfold.engine.thread import make_reply
+from tensorfold.engine.trace import Traced, trace
 from tensorfold.engine.worker import Worker
+from tensorfold.runtime.packed import pages_for
 from tensorfold.runtime.probe import probe_ops, probe_step
 from tensorfold.runtime.step import StepFunction
 
@@ -29,14 +37,6 @@ class Comparison:
     compared: int
     """Tokens, or rows of an op."""
     difference: str = ""
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A reply: its tokens and the digests of their logits."""
-
-    tokens: tuple[int, ...]
-    digests: tuple[int, ...]
 
 
 def make_cases(prompts: Sequence[Sequence[int]], tokens: int) -> list[Request]:
@@ -57,14 +57,16 @@ def verify(step: StepFunction, cases: Sequence[Request]) -> Iterator[Comparison]
     broken = probe_step(step)
     for bucket in step.buckets:
         yield Comparison(f"step in {bucket} rows", 7, "other logits" if bucket in broken else "")
-    alone: dict[str, Traced] = {}
+    plain: dict[str, Traced] = {}
     for case in cases:
-        alone |= run_together(step, [replace(case, draft=False)])
+        plain |= run_together(step, [replace(case, draft=False)])
 
     def compare(name: str, got: dict[str, Traced]) -> Iterator[Comparison]:
         for case in cases:
             if case.id in got:
-                yield _compare(f"{case.id}, {name}", alone[case.id], got[case.id])
+                wanted = plain[case.id]
+                difference = wanted.difference(got[case.id])
+                yield Comparison(f"{case.id}, {name}", len(wanted.tokens), difference)
 
     for others in OTHERS:
         for group in _groups(cases, others + 1):
@@ -73,7 +75,10 @@ def verify(step: StepFunction, cases: Sequence[Request]) -> Iterator[Comparison]
         limits = RowLimits(chunk=chunk)
         yield from compare(f"prompt in chunks of {chunk}", run_together(step, cases, limits))
     for case in cases:
-        yield from compare("drafted", run_together(step, [case]))
+        yield from compare("drafted", _drafted(step, case, plain[case.id]))
+        for name, got in _again(step, case):
+            yield from compare(name, got)
+        yield from compare("preempted and replayed", _preempted(step, case))
     for check in probe_ops(step):
         broken_rows = f"{check.different} rows differ" if check.different else ""
         yield Comparison(f"{check.op} in {check.bucket} rows", check.rows, broken_rows)
@@ -85,30 +90,66 @@ def run_together(
     limits: RowLimits = RowLimits(),
     stagger: int = 0,
 ) -> dict[str, Traced]:
-    """The replies to `requests`, all at once or each `stagger` steps after the one before.
+    """The replies to `requests` on an empty pool, all at once or each `stagger` steps after the
+    one before.
 
     Raises RuntimeError if one of them fails.
     """
     worker = Worker(step, Scheduler(step.shape, limits, make_pool(step)))
+    return run(worker, step, requests, stagger)
+
+
+def run(
+    worker: Worker, step: StepFunction, requests: Sequence[Request], stagger: int = 0
+) -> dict[str, Traced]:
+    """As `run_together`, on what the worker has kept."""
     events: dict[str, list[Event]] = {request.id: [] for request in requests}
+    vocabulary = step.model.spec.vocab_size
     for request in requests:
-        worker.add(make_reply(request, events[request.id].append, step.model.spec.vocab_size))
+        worker.add(make_reply(request, events[request.id].append, vocabulary))
         for _ in range(stagger):
             worker.step()
     while not worker.idle:
         worker.step()
-    return {request_id: _trace(found) for request_id, found in events.items()}
+    return {request_id: trace(found) for request_id, found in events.items()}
 
 
-def _trace(events: list[Event]) -> Traced:
-    pieces = [event for event in events if isinstance(event, NewTokens)]
-    end = events[-1]
-    if isinstance(end, Finished) and end.error:
-        raise RuntimeError(end.error)
-    return Traced(
-        tuple(token for piece in pieces for token in piece.ids),
-        tuple(digest for piece in pieces for digest in piece.digests),
-    )
+def _drafted(step: StepFunction, case: Request, plain: Traced) -> dict[str, Traced]:
+    """With as many drafts as there can be: copies, and guesses of which most are right."""
+    sources: list[DraftSource] = [CopySource(), Guesses(lambda request: plain, seed=0)]
+    times = StepTimes(step.buckets, learns=False)
+    drafting = Drafting(step.buckets, sources, times)
+    worker = Worker(step, Scheduler(step.shape, RowLimits(), make_pool(step)), drafting)
+    return run(worker, step, [case])
+
+
+def _again(step: StepFunction, case: Request) -> Iterator[tuple[str, dict[str, Traced]]]:
+    """From what earlier requests left: a part of the prompt, all of it, a cancelled reply."""
+    worker = Worker(step, Scheduler(step.shape, RowLimits(), make_pool(step)))
+    part = replace(case, id="part", prompt=case.prompt[: len(case.prompt) * 2 // 3 + 1])
+    run(worker, step, [part])
+    yield "partly warm", run(worker, step, [case])
+    yield "warm", run(worker, step, [case])
+    worker = Worker(step, Scheduler(step.shape, RowLimits(), make_pool(step)))
+    worker.add(make_reply(case, lambda event: None, step.model.spec.vocab_size))
+    for _ in range(3):
+        worker.step()
+    worker.cancel(case.id)
+    yield "cancelled and asked again", run(worker, step, [case])
+
+
+def _preempted(step: StepFunction, case: Request) -> dict[str, Traced]:
+    """In the background of a foreground request that needs its pages: it yields and comes again."""
+    needed = pages_for(len(case.prompt) + case.max_tokens)
+    kept = None if step.model.spec.paged else 0
+    worker = Worker(step, Scheduler(step.shape, RowLimits(), PagePool(needed, kept)))
+    events: list[Event] = []
+    behind = replace(case, background=True)
+    worker.add(make_reply(behind, events.append, step.model.spec.vocab_size))
+    for _ in range(4):
+        worker.step()
+    run(worker, step, [replace(case, id="foreground", max_tokens=1)])
+    return {case.id: trace(events)}
 
 
 def _groups(cases: Sequence[Request], size: int) -> Iterator[list[Request]]:
@@ -120,15 +161,3 @@ def _groups(cases: Sequence[Request], size: int) -> Iterator[list[Request]]:
             sampling = Sampling(temperature=1.3, seed=1000 + index)
             group.append(replace(filler, id=f"other {index}", sampling=sampling))
         yield group
-
-
-def _compare(name: str, wanted: Traced, got: Traced) -> Comparison:
-    count = len(wanted.tokens)
-    for index, (a, b) in enumerate(zip(wanted.tokens, got.tokens, strict=False)):
-        if a != b:
-            return Comparison(name, count, f"token {index} is {b}, alone it is {a}")
-        if wanted.digests[index] != got.digests[index]:
-            return Comparison(name, count, f"token {index} has other logits than alone")
-    if len(got.tokens) != count:
-        return Comparison(name, count, f"{len(got.tokens)} tokens, alone {count}")
-    return Comparison(name, count)

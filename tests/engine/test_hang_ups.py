@@ -16,7 +16,7 @@ from tensorfold.serving.app import create_app
 from tensorfold.serving.server import serve_in_background
 from tensorfold.serving.service import Service
 
-CLIENTS = 50
+CLIENTS = 200
 
 
 def hang_up(url: str, number: int) -> None:
@@ -57,7 +57,7 @@ def test_lanes_and_pages_are_free_within_two_seconds() -> None:
         return bool(stats.running or stats.waiting or stats.pages_used)
 
     with serve_in_background(create_app(service)) as server:
-        with ThreadPoolExecutor(CLIENTS) as threads:
+        with ThreadPoolExecutor(50) as threads:
             gone = [threads.submit(hang_up, server.url, number) for number in range(CLIENTS)]
             for each in gone:
                 each.result()

@@ -66,7 +66,9 @@ def test_a_sound_build_has_no_difference(
     assert len(set(names)) == len(names)
     replies = {f"{kind} {index}" for kind in ("greedy", "sampled") for index in range(2)}
     ways = [f"among {others} others" for others in OTHERS]
-    ways += [f"prompt in chunks of {chunk}" for chunk in CHUNKS] + ["draft: false"]
+    ways += [f"prompt in chunks of {chunk}" for chunk in CHUNKS]
+    ways += ["drafted", "partly warm", "warm", "cancelled and asked again"]
+    ways += ["preempted and replayed"]
     assert {f"{reply}, {way}" for reply in replies for way in ways} <= set(names)
     for op in ("step", "matmul", "rms_norm", "rotate", "swiglu", "sample", "attention"):
         found = [name for name in names if name.startswith(f"{op} ")]

@@ -16,8 +16,13 @@ _FORCED = 0.99
 class Drafting:
     """Every draft source, and what decides among them and not drafting at all."""
 
-    def __init__(self, buckets: Sequence[int], sources: Sequence[DraftSource] | None = None):
-        self.times = StepTimes(buckets)
+    def __init__(
+        self,
+        buckets: Sequence[int],
+        sources: Sequence[DraftSource] | None = None,
+        times: StepTimes | None = None,
+    ):
+        self.times = times or StepTimes(buckets)
         self._sources = [CopySource()] if sources is None else list(sources)
         self._proposed: dict[Reply, DraftSource] = {}
 

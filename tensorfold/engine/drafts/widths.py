@@ -12,14 +12,20 @@ _ROW_COST = 0.2
 
 
 class StepTimes:
-    """Seconds of a decoding step in each row bucket, learnt from the steps that run."""
+    """Seconds of a decoding step in each row bucket, learnt from the steps that run.
 
-    def __init__(self, buckets: Sequence[int]):
+    One that does not learn takes all steps for equally long, so that every draft is worth a try.
+    """
+
+    def __init__(self, buckets: Sequence[int], learns: bool = True):
         self.buckets = tuple(buckets)
+        self._learns = learns
         self._seconds: dict[int, float] = {}
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step of `rows` rows, all of them drawn, took this long."""
+        if not self._learns:
+            return
         bucket = self.bucket(rows)
         known = self._seconds.get(bucket)
         if known is not None:
@@ -28,6 +34,8 @@ class StepTimes:
 
     def of(self, bucket: int) -> float:
         """The expected seconds of a step in a bucket."""
+        if not self._learns:
+            return 1.0
         if bucket in self._seconds:
             return self._seconds[bucket]
         if not self._seconds:
