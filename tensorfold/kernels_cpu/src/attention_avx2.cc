@@ -1,12 +1,12 @@
-// One head of some rows of a lane, for AVX2 with FMA.
+// One page of a unit's queries, for AVX2 with FMA.
 //
 // A page's keys lie with their 64 positions side by side and its values with their dimensions side
-// by side, so neither product needs a sum across a vector. A page is read once for all rows of the
-// item: 32 KiB from the second-level cache at head_dim 64, hidden from 4 rows up.
+// by side, so neither product needs a sum across a vector. Up to 4 queries that see the same
+// positions share what is read of the page. Bound by memory for one row, else by multiply-adds.
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "attention.h"
 #include "avx2.h"
@@ -14,116 +14,179 @@
 namespace tensorfold {
 namespace {
 
-constexpr int kVectors = kPage / 8;
-constexpr size_t kMaxDim = 512;
+// Vectors of positions or dimensions that kQ queries take at a time: sums enough to wait for none.
+template <int kQ>
+constexpr int kWide = kQ == 1 ? 8 : kQ == 4 ? 2 : 4;
 
-TF_INLINE float ExpOne(float x) { return _mm256_cvtss_f32(Exp(_mm256_set1_ps(x))); }
+// Queries that see the same positions of a page, and where their partials go.
+struct Tile {
+  const float* q[4];
+  size_t dim;
+  int64_t begin, end;
+  float* partials;
+  size_t partial_size;
 
-struct Running {
-  float peak, total;
+  float* weights(int i) const { return partials + i * partial_size + kWeights; }
+  float* mix(int i) const { return partials + i * partial_size + kMix; }
 };
 
-// Scores of one row against the 64 keys of a page.
-TF_INLINE void Scores(const float* q, const float* k_page, size_t dim, __m256 (&score)[kVectors]) {
+// sum[q][j] += broadcast(value[q]) * row[j]
+template <int kQ, int kV>
+TF_INLINE void Accumulate(const float* row, const float* const (&value)[kQ], size_t at,
+                          __m256 (&sum)[kQ][kV]) {
+  // 3 values, 12 sums and one vector of the row are all 16 registers.
+  __m256 each[kQ];
   TF_UNROLL
-  for (int j = 0; j < kVectors; ++j) score[j] = _mm256_setzero_ps();
-  for (size_t d = 0; d < dim; ++d) {
-    const __m256 value = _mm256_broadcast_ss(q + d);
+  for (int i = 0; i < kQ; ++i) {
+    each[i] = _mm256_broadcast_ss(value[i] + at);
+    KeepInRegister(each[i]);
+  }
+  TF_UNROLL
+  for (int j = 0; j < kV; ++j) {
+    __m256 shared = _mm256_loadu_ps(row + 8 * j);
+    if constexpr (kQ > 1) KeepInRegister(shared);
     TF_UNROLL
-    for (int j = 0; j < kVectors; ++j) {
-      score[j] = _mm256_fmadd_ps(value, _mm256_loadu_ps(k_page + d * kPage + 8 * j), score[j]);
+    for (int i = 0; i < kQ; ++i) sum[i][j] = _mm256_fmadd_ps(each[i], shared, sum[i][j]);
+  }
+}
+
+template <int kQ, int kV>
+TF_INLINE void Clear(__m256 (&sum)[kQ][kV]) {
+  TF_UNROLL
+  for (int i = 0; i < kQ * kV; ++i) sum[i / kV][i % kV] = _mm256_setzero_ps();
+}
+
+// Scores of kQ queries against the positions that they see and some beside them.
+template <int kQ>
+TF_AVX2 void Scores(const Tile& tile, const float* k_page) {
+  constexpr int kV = kWide<kQ>;
+  const float* q[kQ];
+  std::copy_n(tile.q, kQ, q);
+  for (int64_t s = tile.begin / (8 * kV) * (8 * kV); s < tile.end; s += 8 * kV) {
+    __m256 sum[kQ][kV];
+    Clear(sum);
+    for (size_t d = 0; d < tile.dim; ++d) Accumulate(k_page + d * kPage + s, q, d, sum);
+    TF_UNROLL
+    for (int i = 0; i < kQ * kV; ++i) {
+      _mm256_storeu_ps(tile.weights(i / kV) + s + 8 * (i % kV), sum[i / kV][i % kV]);
     }
   }
 }
 
-// Turns scores into weights, 0 outside [begin, end); the factor for what came before.
-TF_INLINE float Weights(__m256 (&score)[kVectors], int64_t begin, int64_t end, Running* running) {
+// Turns one query's scores into weights, 0 outside [begin, end); its peak and total.
+TF_AVX2 void Weights(int64_t begin, int64_t end, float* partial) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i from = _mm256_set1_epi32(static_cast<int>(begin) - 1);
   const __m256i to = _mm256_set1_epi32(static_cast<int>(end));
   const __m256 none = _mm256_set1_ps(-INFINITY);
-  __m256 peak = none;
-  TF_UNROLL
-  for (int j = 0; j < kVectors; ++j) {
-    const __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32(8 * j));
+  float* score = partial + kWeights;
+  const int first = static_cast<int>(begin / 8 * 8), last = static_cast<int>(end);
+  __m256 highest = none;
+  for (int s = first; s < last; s += 8) {
+    const __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32(s));
     const __m256i seen = _mm256_and_si256(_mm256_cmpgt_epi32(at, from), _mm256_cmpgt_epi32(to, at));
-    score[j] = _mm256_blendv_ps(none, score[j], _mm256_castsi256_ps(seen));
-    peak = _mm256_max_ps(peak, score[j]);
+    const __m256 each =
+        _mm256_blendv_ps(none, _mm256_loadu_ps(score + s), _mm256_castsi256_ps(seen));
+    _mm256_storeu_ps(score + s, each);
+    highest = _mm256_max_ps(highest, each);
   }
-  const float new_peak = std::fmax(running->peak, Max(peak));
-  const float kept = ExpOne(running->peak - new_peak);
+  const float peak = Max(highest);
   __m256 sum = _mm256_setzero_ps();
-  TF_UNROLL
-  for (int j = 0; j < kVectors; ++j) {
-    score[j] = Exp(_mm256_sub_ps(score[j], _mm256_set1_ps(new_peak)));
-    sum = _mm256_add_ps(sum, score[j]);
+  for (int s = first; s < last; s += 8) {
+    const __m256 weight = Exp(_mm256_sub_ps(_mm256_loadu_ps(score + s), _mm256_set1_ps(peak)));
+    _mm256_storeu_ps(score + s, weight);
+    sum = _mm256_add_ps(sum, weight);
   }
-  running->total = std::fma(running->total, kept, Sum(sum));
-  running->peak = new_peak;
-  return kept;
+  partial[0] = peak;
+  partial[1] = Sum(sum);
 }
 
-// mixed = mixed * kept + the weighted values, kWide vectors of dimensions at a time.
-template <int kWide>
-TF_INLINE void Mix(const float* weight, int64_t begin, int64_t end, const float* v_page, size_t dim,
-                   float kept, float* mixed) {
-  __m256 sum[kWide];
-  const __m256 factor = _mm256_set1_ps(kept);
-  TF_UNROLL
-  for (int j = 0; j < kWide; ++j) sum[j] = _mm256_mul_ps(_mm256_loadu_ps(mixed + 8 * j), factor);
-  for (int64_t s = begin; s < end; ++s) {
-    const __m256 w = _mm256_broadcast_ss(weight + s);
-    TF_UNROLL
-    for (int j = 0; j < kWide; ++j) {
-      sum[j] = _mm256_fmadd_ps(w, _mm256_loadu_ps(v_page + s * dim + 8 * j), sum[j]);
-    }
+// The weighted values, kV vectors of dimensions from `first`.
+template <int kQ, int kV>
+TF_INLINE void MixSome(const Tile& tile, const float* v_page, size_t first) {
+  const float* w[kQ];
+  for (int i = 0; i < kQ; ++i) w[i] = tile.weights(i);
+  __m256 sum[kQ][kV];
+  Clear(sum);
+  for (int64_t s = tile.begin; s < tile.end; ++s) {
+    Accumulate(v_page + s * tile.dim + first, w, s, sum);
   }
   TF_UNROLL
-  for (int j = 0; j < kWide; ++j) _mm256_storeu_ps(mixed + 8 * j, sum[j]);
+  for (int i = 0; i < kQ * kV; ++i) {
+    _mm256_storeu_ps(tile.mix(i / kV) + first + 8 * (i % kV), sum[i / kV][i % kV]);
+  }
+}
+
+template <int kQ>
+TF_AVX2 void Mix(const Tile& tile, const float* v_page) {
+  size_t d = 0;
+  for (; d + 8 * kWide<kQ> <= tile.dim; d += 8 * kWide<kQ>) {
+    MixSome<kQ, kWide<kQ>>(tile, v_page, d);
+  }
+  for (; d < tile.dim; d += 8) MixSome<kQ, 1>(tile, v_page, d);
+}
+
+// Calls body(tile, queries) for every tile of a unit that sees something of the page.
+template <class Body>
+TF_INLINE void Tiles(const Attention& a, const Unit& unit, int64_t page, float* partials,
+                     Body&& body) {
+  Tile tile{{}, a.head_dim, 0, 0, nullptr, PartialSize(a)};
+  for (size_t row = 0, same; row < unit.rows; row += same) {
+    SeenInPage(a, a.position[unit.first_row + row], page, &tile.begin, &tile.end);
+    for (same = 1; row + same < unit.rows; ++same) {
+      int64_t begin, end;
+      SeenInPage(a, a.position[unit.first_row + row + same], page, &begin, &end);
+      if (begin != tile.begin || end != tile.end) break;
+    }
+    if (tile.begin >= tile.end) continue;
+    const size_t last = (row + same) * a.group();
+    for (size_t i = row * a.group(), count; i < last; i += count) {
+      const size_t left = last - i;
+      count = left % 3 == 0 || left == 5 ? 3 : std::min<size_t>(left, 4);
+      for (size_t j = 0; j < count; ++j) tile.q[j] = a.query(unit, i + j);
+      tile.partials = partials + i * tile.partial_size;
+      body(tile, count);
+    }
+  }
+}
+
+// All keys before all values: one of them fits the first-level cache, both do not.
+TF_AVX2 void PageAvx2(const Attention& a, const Unit& unit, int64_t page, float* partials) {
+  const size_t at = a.page_at(unit.first_row, page, unit.kv_head);
+  const float* k_page = a.k_pages + at;
+  const float* v_page = a.v_pages + at;
+  Tiles(a, unit, page, partials, [k_page](const Tile& tile, size_t count) {
+    count == 1   ? Scores<1>(tile, k_page)
+    : count == 2 ? Scores<2>(tile, k_page)
+    : count == 3 ? Scores<3>(tile, k_page)
+                 : Scores<4>(tile, k_page);
+  });
+  Tiles(a, unit, page, partials, [v_page](const Tile& tile, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      Weights(tile.begin, tile.end, tile.partials + i * tile.partial_size);
+    }
+    count == 1   ? Mix<1>(tile, v_page)
+    : count == 2 ? Mix<2>(tile, v_page)
+    : count == 3 ? Mix<3>(tile, v_page)
+                 : Mix<4>(tile, v_page);
+  });
+}
+
+TF_AVX2 void MergeAvx2(const Attention& a, const float* page, float* before) {
+  const float peak = std::max(before[0], page[0]);
+  const __m256 kept = Exp(_mm256_set1_ps(before[0] - peak));
+  const __m256 added = Exp(_mm256_set1_ps(page[0] - peak));
+  before[0] = peak;
+  before[1] = std::fma(page[1], _mm256_cvtss_f32(added), before[1] * _mm256_cvtss_f32(kept));
+  for (size_t d = kMix; d < kMix + a.head_dim; d += 8) {
+    const __m256 old = _mm256_mul_ps(_mm256_loadu_ps(before + d), kept);
+    _mm256_storeu_ps(before + d, _mm256_fmadd_ps(_mm256_loadu_ps(page + d), added, old));
+  }
 }
 
 }  // namespace
 
-TF_AVX2 void AttendAvx2(const Attention& a, size_t first_row, size_t rows, size_t head) {
-  const size_t dim = a.head_dim;
-  if (dim > kMaxDim) return AttendPortable(a, first_row, rows, head);
-  const size_t kv_head = head / (a.heads / a.kv_heads);
-  const int32_t* table = a.table + a.lane[first_row] * a.pages_per_lane;
-  alignas(32) float mixed[kQueries][kMaxDim];
-  Running running[kQueries];
-  for (size_t r = 0; r < rows; ++r) {
-    std::memset(mixed[r], 0, dim * sizeof(float));
-    running[r] = {-INFINITY, 0};
-  }
-  const int64_t last = a.position[first_row + rows - 1] / static_cast<int64_t>(kPage);
-  for (int64_t page = FirstPage(a, a.position[first_row]); page <= last; ++page) {
-    const size_t at = (static_cast<size_t>(table[page]) * a.kv_heads + kv_head) * dim * kPage;
-    const float* v_page = a.v_pages + at;
-    for (size_t r = 0; r < rows; ++r) {
-      int64_t begin, end;
-      SeenInPage(a, a.position[first_row + r], page, &begin, &end);
-      if (begin >= end) continue;
-      __m256 score[kVectors];
-      const float* q = a.q + ((first_row + r) * a.heads + head) * dim;
-      Scores(q, a.k_pages + at, dim, score);
-      const float kept = Weights(score, begin, end, &running[r]);
-      alignas(32) float weight[kPage];
-      for (int j = 0; j < kVectors; ++j) _mm256_store_ps(weight + 8 * j, score[j]);
-      size_t d = 0;
-      for (; d + 64 <= dim; d += 64) {
-        Mix<8>(weight, begin, end, v_page + d, dim, kept, mixed[r] + d);
-      }
-      for (; d < dim; d += 8) Mix<1>(weight, begin, end, v_page + d, dim, kept, mixed[r] + d);
-    }
-  }
-  for (size_t r = 0; r < rows; ++r) {
-    float* out = a.out + ((first_row + r) * a.heads + head) * dim;
-    const __m256 total = _mm256_set1_ps(running[r].total);
-    for (size_t d = 0; d < dim; d += 8) {
-      _mm256_storeu_ps(out + d, _mm256_div_ps(_mm256_load_ps(mixed[r] + d), total));
-    }
-  }
-}
+const AttendKernels kAttendAvx2 = {PageAvx2, MergeAvx2};
 
 }  // namespace tensorfold
 

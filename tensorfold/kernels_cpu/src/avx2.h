@@ -13,6 +13,9 @@
 
 namespace tensorfold {
 
+// Stops the compiler from reading a value from memory again at each of its uses.
+TF_INLINE void KeepInRegister(__m256& value) { asm("" : "+x"(value)); }
+
 // e^x to about 1 ulp; 0 below -87, and e^87 above 87. The usual split: 2^n times a polynomial on
 // [-ln 2 / 2, ln 2 / 2] (coefficients of Cephes' expf).
 TF_INLINE __m256 Exp(__m256 x) {

@@ -107,9 +107,6 @@ TF_INLINE void Clear(__m256 (&sum)[kRows][kTiles]) {
   }
 }
 
-// Stops the compiler from reading a value from memory again at each of its uses.
-TF_INLINE void KeepInRegister(__m256& value) { asm("" : "+x"(value)); }
-
 // Accumulate with weights from memory [kTiles * 8].
 template <int kRows, int kTiles>
 TF_INLINE void MultiplyKept(const float* weights, const float* x, __m256 (&sum)[kRows][kTiles]) {

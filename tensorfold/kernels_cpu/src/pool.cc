@@ -61,6 +61,8 @@ class Pool {
     for (unsigned i = 1; i < Cores(); ++i) threads_.emplace_back([this] { Work(); });
   }
 
+  size_t threads() const { return threads_.size() + 1; }
+
   void Run(size_t count, void (*body)(void*, size_t), void* context) {
     if (threads_.empty() || count <= 1) {
       for (size_t i = 0; i < count; ++i) body(context, i);
@@ -133,10 +135,16 @@ class Pool {
 
 }  // namespace
 
-void ParallelFor(size_t count, void (*body)(void*, size_t), void* context) {
-  // Never destroyed: its threads may outlive main.
+// Never destroyed: its threads may outlive main.
+static Pool& ThePool() {
   static Pool* pool = new Pool;
-  pool->Run(count, body, context);
+  return *pool;
 }
+
+void ParallelFor(size_t count, void (*body)(void*, size_t), void* context) {
+  ThePool().Run(count, body, context);
+}
+
+size_t Threads() { return ThePool().threads(); }
 
 }  // namespace tensorfold

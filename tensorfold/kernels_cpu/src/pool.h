@@ -12,6 +12,9 @@ namespace tensorfold {
 // queue until another happens to look there, and on few cores that was often too late.
 void ParallelFor(size_t count, void (*body)(void* context, size_t i), void* context);
 
+// How many threads take part.
+size_t Threads();
+
 // The same for a callable.
 template <class Body>
 void ParallelFor(size_t count, Body&& body) {
