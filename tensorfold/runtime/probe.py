@@ -90,8 +90,8 @@ def _row_ops(
         name = f"matmul {shape[1]} to {shape[0]}"
         yield name, lambda weight, x: matmul.matmul(x, weight), (weight,), (shape[1],)
     named = nnx.to_flat_state(jax.tree.unflatten(step.model.tree, step.model.leaves))
-    norms = [leaf for path, leaf in named if "norm" in str(path[-2]) and leaf.ndim == 1]
-    vectors = {leaf.shape: leaf for leaf in norms}
+    norms = [leaf.get_value() for path, leaf in named if "norm" in str(path[-2])]
+    vectors = {weight.shape: weight for weight in norms}
     for shape, weight in vectors.items():
         yield (
             f"rms_norm {shape[0]}",
