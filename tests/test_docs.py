@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from tensorfold import cli
-from tensorfold.serving import chat_completions, completions, generation, tokenize
+from tensorfold.serving import (
+    chat_completions,
+    completions,
+    form,
+    generation,
+    structured_output,
+    tokenize,
+)
 from tensorfold.serving.fields import Field, Unsupported
 
 ROOT = Path(__file__).parents[1]
@@ -119,7 +126,8 @@ def test_environment_variables_are_those_that_are_read() -> None:
 
 def test_every_request_field_is_in_the_api_page() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
-    for module in (generation, chat_completions, completions, tokenize):
+    modules = (generation, chat_completions, completions, form, structured_output, tokenize)
+    for module in modules:
         for value in vars(module).values():
             for field in value if isinstance(value, tuple) else (value,):
                 if isinstance(field, Field | Unsupported):
