@@ -31,7 +31,7 @@ from tensorfold.chat.tools.stage import CallReading, ToolCalls
 
 EVERY_SPLIT = 150
 """Fixtures up to this length are cut in two at every place; longer ones at random places."""
-RANDOM_CUTS = 32
+RANDOM_CUTS = 20
 
 _FORMATS = {
     "qwen3-hermes": "hermes",

@@ -1,6 +1,6 @@
 """The recorded outputs of `canitoolcall`, read at many splits (`benchmarks/conformance.py`).
 
-Outputs of up to 150 characters are cut in two at every place, longer ones at 32 random places,
+Outputs of up to 150 characters are cut in two at every place, longer ones at 20 random places,
 and all of them into single letters and at random sets of places.
 """
 

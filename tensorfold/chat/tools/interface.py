@@ -1,7 +1,7 @@
 """What the parsers of tool calls share: the tools offered, the events, a call's written form."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -57,7 +57,7 @@ class Tools:
         for tool in self._all:
             self._folded.setdefault(tool.name.casefold(), tool)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Tool]:
         return iter(self._all)
 
     def find(self, name: str) -> Tool | None:
