@@ -434,8 +434,10 @@ def _step_function(
     from tensorfold.checkpoints.hub import home
     from tensorfold.engine.start import open_step_function
     from tensorfold.runtime.compilation import keep_compiled_programs
+    from tensorfold.runtime.kept import KeptFiles
 
     keep_compiled_programs(home() / "compiled")
+    kept = KeptFiles(home() / "kept")
     with _progress() as progress:
         return open_step_function(
             checkpoint,
@@ -443,6 +445,7 @@ def _step_function(
             context=context,
             prompt_cache_gib=prompt_cache_gib,
             progress=progress,
+            kept=kept,
         )
 
 

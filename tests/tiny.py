@@ -29,6 +29,7 @@ from tensorfold.checkpoints.interface import (
     CheckpointError,
     GenerationDefaults,
     TensorInfo,
+    WeightsFile,
 )
 from tensorfold.runtime.load import load
 from tensorfold.runtime.step import StateShape, StepFunction
@@ -71,6 +72,7 @@ class TinyCheckpoint:
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     end_ids: frozenset[int] = frozenset({257})
     generation: GenerationDefaults = field(default_factory=GenerationDefaults)
+    files: tuple[WeightsFile, ...] = ()
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:

@@ -10,7 +10,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from .folder_tokenizer import open_tokenizer, read_special_tokens
-from .interface import CheckpointError, GenerationDefaults, Tensor, TensorInfo, Tokenizer
+from .interface import (
+    CheckpointError,
+    GenerationDefaults,
+    Tensor,
+    TensorInfo,
+    Tokenizer,
+    WeightsFile,
+)
 
 _FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
@@ -164,6 +171,7 @@ class FolderCheckpoint:
     special_tokens: Mapping[str, str]
     end_ids: frozenset[int]
     generation: GenerationDefaults
+    files: tuple[WeightsFile, ...]
 
     def __init__(self, folder: Path):
         """Open `folder`.
@@ -193,7 +201,9 @@ class FolderCheckpoint:
     def _find_tensors(self) -> None:
         self._shard_of: dict[str, _Shard] = {}
         infos: dict[str, TensorInfo] = {}
-        for shard_name, promised in _shard_names(self._folder).items():
+        shards = _shard_names(self._folder)
+        self.files = tuple(WeightsFile.of(self._folder / shard_name) for shard_name in shards)
+        for shard_name, promised in shards.items():
             shard = _Shard(self._folder / shard_name, promised)
             for name, info in shard.infos.items():
                 if name in infos:

@@ -13,7 +13,14 @@ from .gguf_config import architecture, build_config
 from .gguf_header import GgufHeader, GgufTensor, read_header
 from .gguf_names import ROPE_FACTORS, hugging_face_name
 from .gguf_tokenizer import build_tokenizer, special_tokens
-from .interface import CheckpointError, GenerationDefaults, Tensor, TensorInfo, Tokenizer
+from .interface import (
+    CheckpointError,
+    GenerationDefaults,
+    Tensor,
+    TensorInfo,
+    Tokenizer,
+    WeightsFile,
+)
 from .joining import take_rows
 
 _FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -91,6 +98,7 @@ class GgufCheckpoint:
     special_tokens: Mapping[str, str]
     end_ids: frozenset[int]
     generation: GenerationDefaults
+    files: tuple[WeightsFile, ...]
 
     def __init__(self, path: Path):
         """Open `path`, or all parts if it is one of a split file.
@@ -99,6 +107,7 @@ class GgufCheckpoint:
         architecture, tensor, tensor type or tokenizer that is not known.
         """
         self.name, paths = _part_paths(path)
+        self.files = tuple(WeightsFile.of(part) for part in paths)
         headers = [read_header(part) for part in paths]
         self._path = path
         try:

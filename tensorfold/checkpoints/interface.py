@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,6 +55,32 @@ class TensorInfo:
 
     shape: tuple[int, ...]
     format: str
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """A file as it was just before it was opened: equal values mean the same bytes."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> "WeightsFile":
+        """The file at `path` as it is now; a size of -1 if it isn't there."""
+        try:
+            found = path.stat()
+        except OSError:
+            return cls(str(path), 0, 0, -1, 0, 0)
+        times = found.st_mtime_ns, found.st_ctime_ns
+        return cls(str(path.resolve()), found.st_dev, found.st_ino, found.st_size, *times)
+
+    def unchanged(self) -> bool:
+        """Whether the file still is what it was."""
+        return self.size >= 0 and WeightsFile.of(Path(self.path)) == self
 
 
 class Tokenizer(Protocol):
@@ -123,6 +150,8 @@ class Checkpoint(Protocol):
     end_ids: frozenset[int]
     """The union of config's, generation_config's and the tokenizer's."""
     generation: GenerationDefaults
+    files: tuple[WeightsFile, ...]
+    """The files that the tensors are in; none for a checkpoint that is in no file."""
 
     def read(self, name: str) -> Tensor:
         """One tensor. Raises CheckpointError naming a missing or damaged one."""

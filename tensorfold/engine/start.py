@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
+import jax
 import numpy as np
 
 from tensorfold.checkpoints.interface import Checkpoint, Progress
@@ -14,12 +15,14 @@ from tensorfold.engine.pages import PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import ThreadEngine
 from tensorfold.engine.worker import Worker
+from tensorfold.models.family import Spec
 from tensorfold.ops.rows import PAGE
-from tensorfold.runtime.load import load
+from tensorfold.runtime.kept import KeptFiles
+from tensorfold.runtime.load import describe, load
 from tensorfold.runtime.memory import fit_state
 from tensorfold.runtime.packed import Span
-from tensorfold.runtime.probe import probe_step
-from tensorfold.runtime.step import StepFunction
+from tensorfold.runtime.probe import keep_probed, probe_step, read_probed, run_alone
+from tensorfold.runtime.step import StateShape, StepFunction
 
 _log = logging.getLogger(__name__)
 
@@ -33,22 +36,47 @@ def open_step_function(
     context: int | None,
     prompt_cache_gib: float | None = None,
     progress: Callable[[Progress], None] | None = None,
+    kept: KeptFiles | None = None,
 ) -> StepFunction:
-    """Load, make the state and compile every program.
+    """Load, make the state and compile every program, or take from `kept` what is there.
 
     Raises CheckpointError for a checkpoint and ValueError for settings that can't be served.
     """
-    model = load(checkpoint, progress)
-    shape = fit_state(
-        model.spec.state,
-        model_context=model.spec.context,
-        lanes=lanes,
-        context=context,
-        prompt_cache_gib=prompt_cache_gib,
-    )
-    step = StepFunction(model, shape)
-    step.compile(progress)
+
+    def fit(spec: Spec) -> StateShape:
+        return fit_state(
+            spec.state,
+            model_context=spec.context,
+            lanes=lanes,
+            context=context,
+            prompt_cache_gib=prompt_cache_gib,
+        )
+
+    if context is not None:
+        fit(describe(checkpoint))  # A context too long must not cost a load.
+    model = load(checkpoint, progress, kept)
+    step = StepFunction(model, fit(model.spec))
+    step.compile(progress, kept)
+    if kept and not _works(step):
+        _log.warning("what an earlier start left in %s gives other bits: not used", kept.folder)
+        kept.clear()
+        return open_step_function(
+            checkpoint,
+            lanes=lanes,
+            context=context,
+            prompt_cache_gib=prompt_cache_gib,
+            progress=progress,
+        )
     return step
+
+
+def _works(step: StepFunction) -> bool:
+    """Whether kept weights and programs do what they did when they were probed, if they were."""
+    probed = read_probed(step)
+    try:
+        return probed is None or run_alone(step) == probed.alone
+    except jax.errors.JaxRuntimeError:
+        return False
 
 
 def start_engine(
@@ -66,7 +94,11 @@ def start_engine(
     Buckets in which a row gets other bits than in the smallest are not used. Raises RuntimeError if
     the smallest does not agree with itself, or too few rows are left for a step of every lane.
     """
-    for bucket in probe_step(step):
+    probed = read_probed(step)
+    if probed is None:
+        probed = probe_step(step)
+        keep_probed(step, probed)
+    for bucket in probed.broken:
         if bucket == step.buckets[0]:
             raise RuntimeError("a row's bits depend on its neighbours here: run tensorfold verify")
         _log.warning("steps of %d rows are not exact here and stay unused", bucket)

@@ -54,7 +54,7 @@ def verify(step: StepFunction, cases: Sequence[Request]) -> Iterator[Comparison]
 
     `step` needs LANES lanes and pages for all of them at the length of the cases.
     """
-    broken = probe_step(step)
+    broken = probe_step(step).broken
     for bucket in step.buckets:
         yield Comparison(f"step in {bucket} rows", 7, "other logits" if bucket in broken else "")
     plain: dict[str, Traced] = {}

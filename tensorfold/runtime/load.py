@@ -1,20 +1,27 @@
 """From a checkpoint to a model on the device."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress
 from tensorfold.checkpoints.joining import join, merge_axes, take_rows
-from tensorfold.models import registry
 from tensorfold.models.family import Leaf, Model, Spec
 from tensorfold.ops import matmul
 from tensorfold.ops.matmul import Weight
+from tensorfold.runtime.build import build_key, key
+from tensorfold.runtime.kept import BORDER, KeptFiles
+
+# Flax and the families are imported where they are used: with kept weights a start needs neither.
+
+_OF_THE_FAMILY = ("build", "leaves", "ignored")
+"""What a `Spec` says to a load and a trace only; the rest is kept with the weights."""
 
 Leaves = tuple[Weight, ...]
 """The flat weights of a model."""
@@ -22,41 +29,129 @@ Leaves = tuple[Weight, ...]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model's structure and its weights, apart: the step function takes `leaves` as arguments."""
+    """A model's structure and its weights, apart: the step function takes `leaves` as arguments.
+
+    config: the checkpoint's, from which the structure follows
+    weights_key: equal for equal weights of one build; None if nobody can tell
+    """
 
     spec: Spec
     leaves: Leaves
-    graph: Any
-    tree: Any
+    config: Mapping[str, Any]
+    weights_key: str | None = None
 
     def bind(self, leaves: Leaves) -> Model:
         """The module with `leaves`, for use inside a traced function."""
-        model: Model = nnx.merge(self.graph, jax.tree.unflatten(self.tree, leaves))
+        from flax import nnx
+
+        graph, tree, _ = self._structure
+        model: Model = nnx.merge(graph, jax.tree.unflatten(tree, leaves))
         return model
 
+    @cached_property
+    def _structure(self) -> tuple[Any, Any, dict[str, tuple[int, ...]]]:
+        return _structure(self.spec)
 
-def load(checkpoint: Checkpoint, progress: Callable[[Progress], None] | None = None) -> LoadedModel:
-    """Read every weight of `checkpoint`, leaf by leaf.
+
+def describe(checkpoint: Checkpoint) -> Spec:
+    """What the checkpoint's config describes, before any weight is read.
+
+    Raises CheckpointError, one line, for an unsupported config.
+    """
+    from tensorfold.models import registry
+
+    try:
+        return registry.find(checkpoint.config)
+    except ValueError as error:
+        raise CheckpointError(f"{checkpoint.name}: {error}") from None
+
+
+def load(
+    checkpoint: Checkpoint,
+    progress: Callable[[Progress], None] | None = None,
+    kept: KeptFiles | None = None,
+) -> LoadedModel:
+    """Read every weight of `checkpoint`, leaf by leaf, or all of them from `kept`.
 
     Raises CheckpointError, one line, for an unsupported config, and for tensors that are missing,
     of a wrong shape, or not known to the family.
     """
-    try:
-        spec = registry.find(checkpoint.config)
-    except ValueError as error:
-        raise CheckpointError(f"{checkpoint.name}: {error}") from None
+    weights_key = None
+    if checkpoint.files:
+        weights_key = key(build_key(), checkpoint.config, [vars(file) for file in checkpoint.files])
+    if kept and weights_key and (model := _from_kept(checkpoint, kept, weights_key)):
+        return model
+    spec = describe(checkpoint)
+    _, _, shapes = _structure(spec)
+    _check_names(checkpoint, spec, list(shapes))
+    leaves = []
+    for done, (path, shape) in enumerate(shapes.items()):
+        if progress:
+            progress(Progress("load", done, len(shapes), "tensors"))
+        leaves.append(_read(checkpoint, path, spec.leaves[path], shape))
+    if progress:
+        progress(Progress("load", len(shapes), len(shapes), "tensors"))
+    if not all(file.unchanged() for file in checkpoint.files):
+        weights_key = None  # Overwritten meanwhile: what was read may be neither file.
+    model = LoadedModel(spec, tuple(leaves), checkpoint.config, weights_key)
+    if kept and weights_key and _keep(model, kept, weights_key):
+        # The arrays in the file take the place of those in memory: the system may drop and read
+        # their pages again, and the next start runs on the very same.
+        return _from_kept(checkpoint, kept, weights_key) or model
+    return model
+
+
+def _structure(spec: Spec) -> tuple[Any, Any, dict[str, tuple[int, ...]]]:
+    """(graph, tree of the leaves, shape of every leaf by its dotted path)."""
+    from flax import nnx
+
     graph, state = nnx.split(nnx.eval_shape(spec.build))
     flat, tree = jax.tree.flatten(state)
     paths = [_dotted(path) for path, _ in nnx.to_flat_state(state)]
-    _check_names(checkpoint, spec, paths)
-    leaves = []
-    for done, (path, shape) in enumerate(zip(paths, flat, strict=True)):
-        if progress:
-            progress(Progress("load", done, len(paths), "tensors"))
-        leaves.append(_read(checkpoint, path, spec.leaves[path], shape.shape))
-    if progress:
-        progress(Progress("load", len(paths), len(paths), "tensors"))
-    return LoadedModel(spec, tuple(leaves), graph, tree)
+    return graph, tree, {path: leaf.shape for path, leaf in zip(paths, flat, strict=True)}
+
+
+def _keep(model: LoadedModel, kept: KeptFiles, weights_key: str) -> bool:
+    """Keep the arrays: a pickled description, padded to a border, then each array, padded."""
+    flat, tree = jax.tree.flatten(model.leaves)
+    arrays = [np.asarray(array) for array in flat]
+    about = [(array.shape, array.dtype) for array in arrays]
+    spec = {
+        each.name: getattr(model.spec, each.name)
+        for each in fields(Spec)
+        if each.name not in _OF_THE_FAMILY
+    }
+    described = pickle.dumps((spec, tree, about))
+    parts: list[bytes | memoryview] = [len(described).to_bytes(BORDER, "little")]
+    parts += [described, bytes(-len(described) % BORDER)]
+    for array in arrays:
+        parts += [array.reshape(-1).view(np.uint8).data, bytes(-array.nbytes % BORDER)]
+    return kept.write(_file(weights_key), parts)
+
+
+def _from_kept(checkpoint: Checkpoint, kept: KeptFiles, weights_key: str) -> LoadedModel | None:
+    data = kept.read(_file(weights_key))
+    if data is None:
+        return None
+    length = int.from_bytes(data[:BORDER], "little")
+    spec, tree, about = pickle.loads(data[BORDER : BORDER + length])
+    at = BORDER + length
+    arrays = []
+    for shape, dtype in about:
+        at += -at % BORDER
+        array = np.frombuffer(data, dtype, count=math.prod(shape), offset=at).reshape(shape)
+        at += array.nbytes
+        arrays.append(jax.device_put(array))  # On a CPU the device's memory is the file's.
+    return LoadedModel(
+        Spec(build=lambda: describe(checkpoint).build(), leaves={}, **spec),
+        jax.tree.unflatten(tree, arrays),
+        checkpoint.config,
+        weights_key,
+    )
+
+
+def _file(weights_key: str) -> str:
+    return f"weights-{weights_key}"
 
 
 def _dotted(path: tuple[Any, ...]) -> str:
@@ -97,4 +192,4 @@ def _read(checkpoint: Checkpoint, path: str, leaf: Leaf, shape: tuple[int, ...])
         )
     if len(shape) == 2:
         return matmul.prepare(joined, leaf.parts)
-    return jnp.asarray(np.asarray(joined, np.float32) + np.float32(leaf.add))
+    return jax.device_put(np.asarray(joined, np.float32) + np.float32(leaf.add))

@@ -1,5 +1,6 @@
 """The row probe: the same rows in every bucket, compared bit for bit."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from tensorfold.models.family import PagedKV
 from tensorfold.ops import activation, attention, matmul, norm, rope, sample
 from tensorfold.ops.matmul import Weight
 from tensorfold.ops.rows import PAGE, make_rows
+from tensorfold.runtime.build import key
 from tensorfold.runtime.packed import Span, pack_settings
 from tensorfold.runtime.step import StepFunction
 
@@ -31,38 +33,79 @@ class OpCheck:
     different: int
 
 
-def probe_step(step: StepFunction) -> list[int]:
-    """The buckets in which the compiled step gives other bits than its smallest bucket does.
+@dataclass(frozen=True)
+class Probed:
+    """What a probe found: the `broken` buckets, and the answers to rows run one by one."""
+
+    broken: list[int]
+    alone: list[list[int]]
+
+
+def probe_step(step: StepFunction) -> Probed:
+    """Find the buckets in which the compiled step gives other bits than its smallest bucket does.
 
     Two short sequences run row by row in the smallest bucket, then whole and side by side in every
-    other one. Costs a dozen steps, so it runs at every start.
+    other one. Costs a dozen steps.
     """
-    lengths = 3, 4
-    rng = np.random.default_rng(0)
-    tokens = [rng.integers(0, step.model.spec.vocab_size, n).tolist() for n in lengths]
-    table = np.zeros((step.shape.lanes, step.shape.pages_per_lane), np.int32)
-    settings = np.tile(pack_settings(1.0, 0, 1.0, 0.0, 1), (step.shape.lanes, 1))
-    lanes = min(step.shape.lanes, step.shape.pages, len(lengths))
-    table[:lanes, 0] = np.arange(lanes)
-    alone = {}
-    for lane in range(lanes):
-        for position, token in enumerate(tokens[lane]):
-            [drawn] = step.run([Span(lane, position, [token], 1)], table, settings)
-            alone[lane, position] = drawn.tokens[0], drawn.digests[0]
+    alone = run_alone(step)
+    table, settings, sequences = _probe_rows_of(step)
     broken = []
     for bucket in step.buckets:
         spans, room = [], bucket
-        for lane in range(lanes):
-            count = min(room, lengths[lane])
-            spans.append(Span(lane, 0, tokens[lane][:count], count))
+        for lane, tokens in enumerate(sequences):
+            count = min(room, len(tokens))
+            spans.append(Span(lane, 0, tokens[:count], count))
             room -= count
         answers = step.run([span for span in spans if span.tokens], table, settings, bucket)
-        for lane, answer in enumerate(answers):
-            pairs = enumerate(zip(answer.tokens, answer.digests, strict=True))
-            if any(alone[lane, position] != pair for position, pair in pairs):
-                broken.append(bucket)
-                break
-    return broken
+        found = [
+            [lane, position, *pair]
+            for lane, answer in enumerate(answers)
+            for position, pair in enumerate(zip(answer.tokens, answer.digests, strict=True))
+        ]
+        if not all(each in alone for each in found):
+            broken.append(bucket)
+    return Probed(broken, alone)
+
+
+def run_alone(step: StepFunction) -> list[list[int]]:
+    """[lane, position, token, digest] of the probe's rows, each run in the smallest bucket."""
+    table, settings, sequences = _probe_rows_of(step)
+    alone = []
+    for lane, tokens in enumerate(sequences):
+        for position, token in enumerate(tokens):
+            [drawn] = step.run([Span(lane, position, [token], 1)], table, settings)
+            alone.append([lane, position, drawn.tokens[0], drawn.digests[0]])
+    return alone
+
+
+def _probe_rows_of(step: StepFunction) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
+    """(block table, settings, tokens of each lane) of two short sequences."""
+    lengths = 3, 4
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, step.model.spec.vocab_size, n).tolist() for n in lengths]
+    lanes = min(step.shape.lanes, step.shape.pages, len(lengths))
+    table = np.zeros((step.shape.lanes, step.shape.pages_per_lane), np.int32)
+    table[:lanes, 0] = np.arange(lanes)
+    settings = np.tile(pack_settings(1.0, 0, 1.0, 0.0, 1), (step.shape.lanes, 1))
+    return table, settings, sequences[:lanes]
+
+
+def read_probed(step: StepFunction) -> Probed | None:
+    """What was found for these very programs and weights before; None if nobody looked."""
+    if step.kept is None or step.model.weights_key is None:
+        return None
+    data = step.kept.read(_record_name(step))
+    return None if data is None else Probed(**json.loads(bytes(data)))
+
+
+def keep_probed(step: StepFunction, probed: Probed) -> None:
+    """Keep what was found for the next start, if that can run the same."""
+    if step.kept is not None and step.model.weights_key is not None:
+        step.kept.write(_record_name(step), [json.dumps(vars(probed)).encode()])
+
+
+def _record_name(step: StepFunction) -> str:
+    return f"probe-{key(step.model.weights_key, step.kept_names())}"
 
 
 def probe_ops(step: StepFunction, seed: int = 0) -> Iterator[OpCheck]:

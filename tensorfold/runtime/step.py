@@ -1,15 +1,17 @@
 """The step function: one compiled program a row bucket, over paged, donated state."""
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.stages import Compiled, Lowered
 
 from tensorfold.checkpoints.interface import Progress
 from tensorfold.models.family import PagedKV, State
@@ -17,7 +19,10 @@ from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
 from tensorfold.ops.rows import PAGE, ROW_TILE
+from tensorfold.runtime.build import build_key, key
+from tensorfold.runtime.compilation import keep_program, read_program, without_jax_cache
 from tensorfold.runtime.head import Head, HeadDrawn, HeadRow
+from tensorfold.runtime.kept import KeptFiles
 from tensorfold.runtime.load import Leaves, LoadedModel
 from tensorfold.runtime.packed import Layout, Span, unpack_settings
 
@@ -63,10 +68,13 @@ class StepFunction:
         self.model = model
         self.shape = shape
         self.buckets = tuple(sorted(buckets or usable_buckets()))
+        self.kept: KeptFiles | None = None
+        """Where the programs that run are kept, if every one of them is."""
         self._programs: dict[int, Any] = {}
         self._head = Head(model)
         self._copy: Any = None
         self._hidden: Array | None = None
+        self._hidden_size = 0
         self._settings: np.ndarray | None = None
         self.reset()
 
@@ -74,39 +82,61 @@ class StepFunction:
         """Fresh state, for instance after a step that failed with the old one donated."""
         self._state = make_state(self.model, self.shape)
 
-    def compile(self, progress: Callable[[Progress], None] | None = None) -> None:
-        """Compile every program. Nothing compiles after this."""
-        total = len(self.buckets) + len(self._head.sizes) + 1
+    def compile(
+        self,
+        progress: Callable[[Progress], None] | None = None,
+        kept: KeptFiles | None = None,
+    ) -> None:
+        """Compile every program, or take it from `kept`. Nothing compiles after this."""
+        makers = self._makers()
+        names = self.kept_names() if kept else {}
+        programs: dict[str, Compiled] = {}
 
-        def report(done: int) -> None:
+        def report() -> None:
             if progress:
-                progress(Progress("compile", done, total, "programs"))
+                progress(Progress("compile", len(programs), len(makers), "programs"))
 
-        report(0)
+        def compiled(program: str, lowered: Lowered) -> Compiled:
+            made = lowered.compile()
+            same = keep_program(kept, names[program], made) if kept else None
+            if same is None:
+                self.kept = None
+            return same or made
+
+        self.kept = kept
         with ThreadPoolExecutor(_COMPILE_THREADS) as threads:
-            # Tracing holds the GIL and compiling doesn't: trace in order, compile side by side.
-            pending = [threads.submit(lowered.compile) for lowered in self._lower_all()]
-            compiled = []
-            for future in pending:
-                compiled.append(future.result())
-                report(len(compiled))
-        self._copy = compiled.pop()
-        steps, heads = compiled[: len(self.buckets)], compiled[len(self.buckets) :]
-        self._programs = dict(zip(self.buckets, steps, strict=True))
-        self._head.programs = dict(zip(self._head.sizes, heads, strict=True))
+            if kept:
+                found = threads.map(partial(read_program, kept), names.values())
+                programs |= {name: each for name, each in zip(names, found, strict=True) if each}
+            missing = [name for name in makers if name not in programs]
+            if missing:
+                report()
+            with without_jax_cache() if kept and missing else nullcontext():
+                # Tracing holds the GIL and compiling doesn't: trace in order, compile side by side.
+                pending = {name: threads.submit(compiled, name, makers[name]()) for name in missing}
+                for name, future in pending.items():
+                    programs[name] = future.result()
+                    report()
+        self._programs = {rows: programs[f"step {rows}"] for rows in self.buckets}
+        self._head.programs = {size: programs[f"head {size}"] for size in self._head.sizes}
+        self._copy = programs["copy"]
 
-    def _lower_all(self) -> Iterator[Any]:
-        """Every bucket's step, every size of the head, the copy of a page."""
-        for rows in self.buckets:
-            lowered = self._lower(rows)
-            yield lowered
-        hidden = lowered.out_info[1]
-        for size in self._head.sizes:
-            yield self._head.lower(size, hidden.shape[1])
-        page = jax.ShapeDtypeStruct((), jnp.int32)
-        paged = tuple(isinstance(layer, PagedKV) for layer in self.model.spec.state)
-        copy = jax.jit(functools.partial(_copy_page, paged), donate_argnums=0)
-        yield copy.lower(self._state, page, page)
+    def kept_names(self) -> dict[str, str]:
+        """The name that each program is kept under: another for whatever could make it another
+        program."""
+        flat, tree = jax.tree.flatten(self.model.leaves)
+        arrays = [(leaf.shape, leaf.dtype.name) for leaf in flat]
+        sizes = self.shape.lanes, self.shape.pages_per_lane, self.shape.pages
+        form = repr((self.model.spec.state, sizes))
+        model = key(build_key(), self.model.config, arrays, str(tree), form)
+        return {name: f"program-{key(model, name)}" for name in self._makers()}
+
+    def _makers(self) -> dict[str, Callable[[], Lowered]]:
+        """How each program is made: every bucket's step, every size of the head, the copy of a
+        page."""
+        steps = {f"step {rows}": partial(self._lower, rows) for rows in self.buckets}
+        heads = {f"head {size}": partial(self._lower_head, size) for size in self._head.sizes}
+        return steps | heads | {"copy": self._lower_copy}
 
     def run(
         self,
@@ -151,7 +181,7 @@ class StepFunction:
     def _layout(self, rows: int) -> Layout:
         return Layout(rows, self.shape.lanes, self.shape.pages_per_lane)
 
-    def _lower(self, rows: int) -> Any:
+    def _lower(self, rows: int) -> Lowered:
         layout = self._layout(rows)
 
         def step(
@@ -161,9 +191,22 @@ class StepFunction:
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
         settings = jax.ShapeDtypeStruct(layout.settings_shape, jnp.int32)
-        return jax.jit(step, donate_argnums=1).lower(
+        lowered = jax.jit(step, donate_argnums=1).lower(
             self.model.leaves, self._state, packed, settings
         )
+        self._hidden_size = lowered.out_info[1].shape[1]
+        return lowered
+
+    def _lower_head(self, size: int) -> Lowered:
+        if not self._hidden_size:
+            self._lower(self.buckets[0])
+        return self._head.lower(size, self._hidden_size)
+
+    def _lower_copy(self) -> Lowered:
+        page = jax.ShapeDtypeStruct((), jnp.int32)
+        paged = tuple(isinstance(layer, PagedKV) for layer in self.model.spec.state)
+        copy = jax.jit(partial(_copy_page, paged), donate_argnums=0)
+        return copy.lower(self._state, page, page)
 
 
 def make_state(model: LoadedModel, shape: StateShape) -> State:
