@@ -95,6 +95,19 @@ class _Cursor:
         start = self.take(size)
         return str(self._bytes[start : start + size], "utf-8")
 
+    def strings(self, count: int) -> list[str]:
+        """`count` strings, as `string` reads them: a vocabulary has 100,000 and more."""
+        data, at, end, length = self._bytes, self.at, len(self._bytes), struct.Struct("<Q")
+        found = []
+        for _ in range(count):
+            begin = at + length.size
+            at = begin + length.unpack_from(data, at)[0] if begin <= end else end + 1
+            if at > end:
+                raise _Damaged("the file ends in the middle of its header")
+            found.append(str(data[begin:at], "utf-8"))
+        self.at = at
+        return found
+
     def numbers(self, dtype: np.dtype[Any], count: int) -> np.ndarray:
         """`count` numbers as one array, copied out of the file."""
         size = dtype.itemsize * count
@@ -112,7 +125,7 @@ class _Cursor:
             return self.numbers(_NUMBERS[inner], count)
         if inner != GGUFValueType.STRING:
             raise _Damaged("a list of lists in its metadata")
-        return [self.string() for _ in range(count)]
+        return self.strings(count)
 
 
 def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Any]:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
-from huggingface_hub import errors
-from huggingface_hub.utils import tqdm
-
 from .default_model import DEFAULT_MODEL, fetch_default
 from .folder import FolderCheckpoint
 from .gguf_file import GgufCheckpoint
 from .interface import Checkpoint, CheckpointError, Progress
+
+# huggingface_hub is imported where it is used: most starts find their files here.
 
 _FILES = [
     "config.json",
@@ -136,6 +134,7 @@ def _all_parts(file: str) -> str:
 
 def _reporter(task: str, progress: Callable[[Progress], None]) -> type[Any]:
     """A progress bar class for huggingface_hub that draws nothing and tells `progress`."""
+    from huggingface_hub.utils import tqdm
 
     class Reporter(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any):
@@ -150,6 +149,9 @@ def _reporter(task: str, progress: Callable[[Progress], None]) -> type[Any]:
 
 
 def _fetch(name: _HubName, progress: Callable[[Progress], None]) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
     try:
         if huggingface_hub.constants.HF_HUB_OFFLINE:
             return _from_cache(name)
@@ -179,6 +181,9 @@ def _fetch(name: _HubName, progress: Callable[[Progress], None]) -> Path:
 
 
 def _from_cache(name: _HubName, reason: str = "HF_HUB_OFFLINE is set") -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
     try:
         folder = Path(huggingface_hub.snapshot_download(name.repo, local_files_only=True))
     except (errors.HFValidationError, OSError) as error:
