@@ -161,9 +161,8 @@ def _pick(
     kept = (settings.top_k <= 0) | (rank < settings.top_k)
     masses = jnp.where(kept, masses, 0)
     total = jnp.where(settings.top_k > 0, _total(masses), vocabulary_total)
-    before = _joined([jnp.cumsum(limb) - limb for limb in _limbs(masses)])
     cuts_p = (settings.top_p > 0) & (settings.top_p < 1)
-    kept &= ~cuts_p | (before < settings.top_p * total)
+    kept &= ~cuts_p | (rank < _count_reaching(masses, settings.top_p * total))
     return _best(logits, ids, kept, peak, settings, position)
 
 
@@ -188,17 +187,34 @@ def _masses(logits: Array, peak: Array, temperature: Array) -> UInt32[Array, " C
     return (jnp.minimum(ratio, 1.0) * 2.0 ** (_LIMB * _LIMBS)).astype(jnp.uint32)
 
 
-def _limbs(masses: UInt32[Array, " C"]) -> list[Array]:
-    return [(masses >> (_LIMB * i)) & (2**_LIMB - 1) for i in range(_LIMBS - 1)] + [
-        masses >> (_LIMB * (_LIMBS - 1))
-    ]
+def _count_reaching(masses: UInt32[Array, " C"], cut: Array) -> Int[Array, ""]:
+    """How many of the candidates, in order, have less than `cut` of the mass before them.
+
+    By halving, with a sum for each try: sums compile to less than a running sum does.
+    """
+    count = masses.shape[0]
+    rank = jnp.arange(count)
+
+    def halve(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low + high) // 2
+        less = _total(jnp.where(rank < middle, masses, 0)) < cut
+        return jnp.where(less, middle, low), jnp.where(less, high, middle)
+
+    bounds = jnp.int32(-1), jnp.int32(count)
+    return lax.fori_loop(0, count.bit_length(), halve, bounds)[0] + 1
 
 
 def _total(masses: UInt32[Array, " C"]) -> Float[Array, ""]:
-    return _joined([jnp.sum(limb, dtype=jnp.uint32) for limb in _limbs(masses)])
+    """The sum, by limbs, lowest first. They are one array because a program takes time to compile
+    and to load for each of its operations."""
+    shift = _LIMB * jnp.arange(_LIMBS, dtype=jnp.uint32)
+    mask = jnp.array([2**_LIMB - 1] * (_LIMBS - 1) + [2**32 - 1], jnp.uint32)
+    limbs = (masses >> shift[:, None]) & mask[:, None]
+    return _joined(jnp.sum(limbs, axis=1, dtype=jnp.uint32))
 
 
-def _joined(sums: list[Array]) -> Float[Array, "..."]:
+def _joined(sums: UInt32[Array, "3"]) -> Float[Array, ""]:
     """Sums of limbs as one float32, carried over first so that equal sums give equal floats."""
     carry = sums[0] >> _LIMB
     middle = sums[1] + carry
