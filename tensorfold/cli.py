@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -251,11 +252,13 @@ def _positives(text: str) -> tuple[int, ...]:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from tensorfold.serving.server import GRACE_SECONDS, check_address, serve
+    from tensorfold.serving.listener import check_address
 
     started = time.perf_counter()
     check_address(options.host, options.port)  # Better now than after loading a model.
     engine, app = _start(_open(options.model), options)
+
+    from tensorfold.serving.server import GRACE_SECONDS, serve
 
     def ready(url: str) -> None:
         _say(f"{url}/v1 is ready after {time.perf_counter() - started:.1f} s; Ctrl-C stops")
@@ -458,8 +461,6 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     from tensorfold.engine.seeds import salt_from_environment
     from tensorfold.engine.start import start_engine
     from tensorfold.ops.implementation import describe
-    from tensorfold.serving.app import create_app
-    from tensorfold.serving.service import ReplyDefaults, Service
 
     # The template and the format first: what is wrong with them must not cost a load.
     source = checkpoint.chat_template
@@ -469,12 +470,20 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     tokenizer = checkpoint.tokenizer
     controls = {tokenizer.token_text(token) for token in tokenizer.control_ids}
     tool_format = choose_format(options.tool_format, source or "", controls)
-    step = _step_function(
-        checkpoint,
-        lanes=options.parallel,
-        context=options.context,
-        prompt_cache_gib=options.prompt_cache_gib,
-    )
+    with ThreadPoolExecutor(1) as aside:
+        opening = aside.submit(
+            _step_function,
+            checkpoint,
+            lanes=options.parallel,
+            context=options.context,
+            prompt_cache_gib=options.prompt_cache_gib,
+        )
+        # Meanwhile, as it takes a while: a warm start is made of imports and of reading files.
+        import tensorfold.serving.server  # noqa: F401
+        from tensorfold.serving.app import create_app
+        from tensorfold.serving.service import ReplyDefaults, Service
+
+        step = opening.result()
     engine = start_engine(
         step,
         drafts=not options.no_drafts,

@@ -50,9 +50,10 @@ def fit_state(
                 f"{free / _GIB:.2f} GiB are free: use --context {most * PAGE} or less"
             )
         wanted = most
-    pages = max(wanted, min(lanes * wanted, most // 2))
+    # In steps: compiled programs are of one number of pages, and free memory differs at each start.
+    pages = max(wanted, min(lanes * wanted, _rounded(most // 2)))
     kept = None
-    cache = (most - pages) // 4
+    cache = _rounded((most - pages) // 4)
     if prompt_cache_gib is not None:
         cache = kept = int(prompt_cache_gib * _GIB / page_bytes) if page_bytes else 0
         if cache > most - pages:
@@ -63,6 +64,13 @@ def fit_state(
             )
     tokens = min(context or model_context, wanted * PAGE)
     return StateShape(lanes, tokens, pages + cache, kept)
+
+
+def _rounded(count: int) -> int:
+    """`count` or somewhat less, a multiple of the power of two that has an eighth to a quarter of
+    it."""
+    step = 2 ** max(0, count.bit_length() - 3)
+    return count // step * step
 
 
 def free_bytes() -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import signal
 import socket
 import threading
@@ -13,10 +12,10 @@ from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 
 from tensorfold.serving.app import App
+from tensorfold.serving.listener import BACKLOG, address_of, listen
 
 GRACE_SECONDS = 10.0
 _LAST_SECONDS = 2.0
-_BACKLOG = 512
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def serve(
     one), `stopping` at the first signal. Raises OSError when the address can't be had. Must run in
     the main thread.
     """
-    listener = _listen(host, port)
+    listener = listen(host, port)
 
     async def run() -> None:
         stop, hurry = asyncio.Event(), asyncio.Event()
@@ -60,7 +59,7 @@ def serve(
         for name in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(name, on_signal)
         if ready is not None:
-            ready(_address(listener))
+            ready(address_of(listener))
         await _run(app, listener, stop, hurry, grace_seconds)
 
     asyncio.run(run())
@@ -71,8 +70,8 @@ def serve_in_background(
     app: App, host: str = "127.0.0.1", port: int = 0, *, grace_seconds: float = 1.0
 ) -> Iterator[RunningServer]:
     """Serve in a thread while the context is open."""
-    listener = _listen(host, port)
-    url = _address(listener)
+    listener = listen(host, port)
+    url = address_of(listener)
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
@@ -89,30 +88,6 @@ def serve_in_background(
         thread.join()
 
 
-def check_address(host: str, port: int) -> None:
-    """Raise OSError if `serve` could not have this address now."""
-    _listen(host, port).close()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise OSError(error.errno, f"can't listen on {host} port {port}: {error}") from None
-        advice = f"try --port {port % 65535 + 1}, or --port 0 for any"
-        raise OSError(error.errno, f"port {port} on {host} is in use: {advice}") from None
-    # Accepted connections inherit it: events of a stream must not wait for each other.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 async def _run(
     app: App,
     listener: socket.socket,
@@ -122,7 +97,7 @@ async def _run(
 ) -> None:
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]
-    config.backlog = _BACKLOG
+    config.backlog = BACKLOG
     config.errorlog = None
     config.accesslog = None
     config.include_server_header = False

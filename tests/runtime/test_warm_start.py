@@ -1,0 +1,184 @@
+"""A start with what an earlier one kept: nothing traced, nothing packed, the same bits."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import open_step, save_folder, tiny_checkpoint
+
+from tensorfold.checkpoints.folder import FolderCheckpoint
+from tensorfold.checkpoints.interface import Progress
+from tensorfold.engine import start
+from tensorfold.engine.start import open_step_function, start_engine
+from tensorfold.runtime import build
+from tensorfold.runtime.kept import KeptFiles
+from tensorfold.runtime.probe import run_alone
+from tensorfold.runtime.step import StateShape, StepFunction
+
+ONE_BUCKET = (8,)
+
+
+@pytest.fixture(autouse=True)
+def one_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[list[int]]]:
+    """(a checkpoint's folder, what a first start kept, the answers of its probe)."""
+    root = tmp_path_factory.mktemp("warm")
+    folder = save_folder(root / "model")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+        step = open_model(folder, root / "kept")
+        start_engine(step).close()
+        return folder, root / "kept", run_alone(step)
+
+
+def open_model(
+    folder: Path, kept: Path, progress: Callable[[Progress], None] | None = None
+) -> StepFunction:
+    return open_step_function(
+        FolderCheckpoint(folder), lanes=2, context=128, progress=progress, kept=KeptFiles(kept)
+    )
+
+
+def copy_of(kept: Path, target: Path) -> Path:
+    return Path(shutil.copytree(kept, target / "kept"))
+
+
+def never(*arguments: object, **names: object) -> None:
+    raise AssertionError("a warm start has no need of this")
+
+
+def test_a_warm_start_neither_traces_nor_reads_nor_probes(
+    first: tuple[Path, Path, list[list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kept, answers = first
+    names = {path.name.split("-")[0] for path in kept.iterdir()}
+    assert names == {"weights", "program", "probe"}
+    monkeypatch.setattr("jax.stages.Lowered.compile", never)
+    monkeypatch.setattr(StepFunction, "_lower", never)
+    monkeypatch.setattr(StepFunction, "_lower_head", never)
+    monkeypatch.setattr(StepFunction, "_lower_copy", never)
+    monkeypatch.setattr(FolderCheckpoint, "read", never)
+    monkeypatch.setattr(start, "probe_step", never)
+    events: list[object] = []
+    step = open_model(folder, kept, events.append)
+    assert events == []
+    start_engine(step).close()
+    assert run_alone(step) == answers
+
+
+@pytest.mark.parametrize("kind", ["weights", "program", "probe"])
+def test_a_damaged_file_is_made_anew(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path, kind: str
+) -> None:
+    folder, kept, answers = first
+    kept = copy_of(kept, tmp_path)
+    path = sorted(kept.glob(f"{kind}-*"))[0]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    step = open_model(folder, kept)
+    start_engine(step).close()
+    assert run_alone(step) == answers
+    assert KeptFiles(kept).read(path.name) is not None
+
+
+def test_a_program_that_cannot_be_loaded_is_compiled(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path
+) -> None:
+    folder, kept, answers = first
+    kept = copy_of(kept, tmp_path)
+    path = sorted(kept.glob("program-*"))[0]
+    KeptFiles(kept).write(path.name, [b"whole, but not a program"])
+    assert run_alone(open_model(folder, kept)) == answers
+
+
+def test_weights_that_give_other_bits_are_read_again(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, kept, answers = first
+    kept = copy_of(kept, tmp_path)
+    [path] = kept.glob("weights-*")
+    content = bytearray(KeptFiles(kept).read(path.name) or b"")
+    content[-4:] = np.float32(3.0).tobytes()
+    KeptFiles(kept).write(path.name, [content])
+    with caplog.at_level(logging.WARNING):
+        step = open_model(folder, kept)
+    assert "gives other bits: not used" in caplog.text
+    start_engine(step).close()
+    assert run_alone(step) == answers
+    assert list(kept.iterdir()) == []
+
+
+def test_a_checkpoint_that_was_rewritten_is_read_again(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path
+) -> None:
+    folder, kept, answers = first
+    changed = Path(shutil.copytree(folder, tmp_path / "model"))
+    kept = copy_of(kept, tmp_path)
+    step = open_model(changed, kept)
+    assert run_alone(step) == answers
+    weights = changed / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-400:] = bytes(400)
+    weights.write_bytes(content)
+    assert run_alone(open_model(changed, kept)) != answers
+
+
+def test_nothing_is_kept_of_a_checkpoint_in_no_file(tmp_path: Path) -> None:
+    kept = KeptFiles(tmp_path)
+    checkpoint = tiny_checkpoint(num_hidden_layers=1)
+    step = open_step_function(checkpoint, lanes=2, context=64, kept=kept)
+    start_engine(step).close()
+    assert {path.name.split("-")[0] for path in tmp_path.iterdir()} == {"program"}
+
+
+def test_a_program_s_name_tells_apart_all_that_could_change_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checkpoint = tiny_checkpoint(num_hidden_layers=1)
+    step = open_step(checkpoint, buckets=ONE_BUCKET)
+    names = [step.kept_names()]
+
+    def named(model: object = step.model, shape: StateShape = step.shape) -> None:
+        other = object.__new__(StepFunction)
+        other.model, other.shape, other.buckets = model, shape, ONE_BUCKET
+        other._head = step._head
+        names.append(other.kept_names())
+
+    named(replace(step.model, config=step.model.config | {"rope_theta": 5000.0}))
+    named(replace(step.model, leaves=step.model.leaves[::-1]))
+    named(shape=replace(step.shape, lanes=3))
+    named(shape=replace(step.shape, context=320))
+    named(shape=replace(step.shape, pages=17))
+    with monkeypatch.context() as patch:
+        patch.setenv("TENSORFOLD_KERNELS", "xla")
+        named()
+    with monkeypatch.context() as patch:
+        patch.setattr("tensorfold.kernels_cpu.level", lambda: "another level")
+        named()
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+        named()
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_processor", lambda: ["another processor"])
+        named()
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_sources", lambda: "another source")
+        named()
+    assert len({name for each in names for name in each.values()}) == len(names)
+    named()
+    assert names[-1] == names[0]
+
+
+def test_a_context_too_long_costs_no_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = tiny_checkpoint()
+    monkeypatch.setattr(type(checkpoint), "read", never)
+    with pytest.raises(ValueError, match="--context 513 is more than the model's 512"):
+        open_step_function(checkpoint, lanes=1, context=513, kept=KeptFiles(tmp_path))
