@@ -203,6 +203,19 @@ class _Options:
             metavar="NAME",
             help="how the model writes tool calls (default: told by the template and tokenizer)",
         )
+        group.add_argument(
+            "--request-timeout",
+            type=_above_zero,
+            metavar="SECONDS",
+            help="longest that a request may take; then it ends with an error (default: any time)",
+        )
+        group.add_argument(
+            "--drain-seconds",
+            type=_at_least_zero,
+            default=10.0,
+            metavar="SECONDS",
+            help="time for replies to finish once the server is told to stop (default 10)",
+        )
         defaults = self.parser.add_argument_group(
             "defaults for requests that do not say (else the checkpoint's own)"
         )
@@ -233,6 +246,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _above_zero(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
 def _at_least_zero(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
@@ -258,7 +278,10 @@ def _serve(options: argparse.Namespace) -> int:
     check_address(options.host, options.port)  # Better now than after loading a model.
     engine, app = _start(_open(options.model), options)
 
-    from tensorfold.serving.server import GRACE_SECONDS, serve
+    from tensorfold.serving.server import serve
+    from tensorfold.serving.watchdog import watching
+
+    drain = options.drain_seconds
 
     def ready(url: str) -> None:
         _say(f"{url}/v1 is ready after {time.perf_counter() - started:.1f} s; Ctrl-C stops")
@@ -268,13 +291,21 @@ def _serve(options: argparse.Namespace) -> int:
         if replies:
             _say(
                 f"stopping: replies still running: {replies}, "
-                f"with {GRACE_SECONDS:.0f} s to finish; Ctrl-C again ends them"
+                f"with {drain:g} s to finish; Ctrl-C again ends them"
             )
 
     if options.host not in ("127.0.0.1", "::1", "localhost"):
         _say(f"warning: anyone who reaches {options.host} can use this server")
     try:
-        serve(app, options.host, options.port, ready=ready, stopping=stopping)
+        with watching(engine):
+            serve(
+                app,
+                options.host,
+                options.port,
+                grace_seconds=drain,
+                ready=ready,
+                stopping=stopping,
+            )
     finally:
         engine.close()
     return 0
@@ -311,6 +342,7 @@ def _chat(options: argparse.Namespace) -> int:
         "reasoning_effort",
     ):
         setattr(options, name, None)
+    options.request_timeout = None
     options.alias, options.max_tokens = [], 4096
     options.thinking_budget, options.loop_guard = 0, False
     engine, app = _start(_open(options.model), options)
@@ -514,6 +546,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         device=device.device_kind,
         reasoning_effort=options.reasoning_effort,
         seed_salt=salt_from_environment(),
+        request_timeout=options.request_timeout,
     )
     limits = engine.limits
     _say(

@@ -9,10 +9,13 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from tensorfold.serving.answer import CONNECTION
 from tensorfold.serving.body import MAX_BODY_BYTES
+from tensorfold.serving.cancel import cancel
 from tensorfold.serving.chat_completions import chat_completions
 from tensorfold.serving.completions import completions
+from tensorfold.serving.counts import Counts
 from tensorfold.serving.errors import ApiError, server_error
 from tensorfold.serving.health import health
+from tensorfold.serving.metrics import UNMATCHED, metrics
 from tensorfold.serving.models import models
 from tensorfold.serving.openapi import openapi
 from tensorfold.serving.reply import Connection
@@ -31,6 +34,8 @@ ROUTES = (
     ("POST", "/detokenize", detokenize),
     ("GET", "/tokenizer_info", tokenizer_info),
     ("GET", "/openapi.json", openapi),
+    ("POST", "/requests/<id>/cancel", cancel),
+    ("GET", "/metrics", metrics),
 )
 
 _log = logging.getLogger(__name__)
@@ -44,8 +49,9 @@ class App(Quart):
     case is the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: Counts) -> None:
         super().__init__("tensorfold", static_folder=None)
+        self._counts = counts
         self._open: set[Connection] = set()
 
     async def asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -61,7 +67,7 @@ class App(Quart):
         async def watch() -> Any:
             message = await receive()
             if message["type"] == "http.disconnect":
-                connection.end()
+                self._counts.disconnections += connection.end()
             return message
 
         try:
@@ -69,6 +75,10 @@ class App(Quart):
         finally:
             self._open.discard(connection)
             connection.end()
+
+    def cancel(self, reply_id: str) -> bool:
+        """Stop the replies of the request with this id; False if none is running or waiting."""
+        return any(connection.cancel(reply_id) for connection in self._open)
 
     def end_replies(self) -> None:
         """Stop every reply; each connection then sends its last words and closes."""
@@ -78,7 +88,7 @@ class App(Quart):
 
 def create_app(service: Service) -> App:
     """The application that serves `service`."""
-    app = App()
+    app = App(service.counts)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     # A long reply is not a stuck one, and clients that leave end their replies themselves.
     app.config["RESPONSE_TIMEOUT"] = None
@@ -92,6 +102,7 @@ def create_app(service: Service) -> App:
                 methods=[method],
             )
     app.before_request(_read_whole_request)
+    app.after_request(partial(_count, service.counts))
     app.register_error_handler(ApiError, _answer_api_error)
     app.register_error_handler(HTTPException, _answer_http_error)
     app.register_error_handler(Exception, _answer_fault)
@@ -103,10 +114,15 @@ async def _read_whole_request() -> None:
     await request.get_data()
 
 
+async def _count(counts: Counts, response: Response) -> Response:
+    rule = request.url_rule
+    path = UNMATCHED if rule is None else rule.rule.removeprefix("/v1") or "/"
+    counts.answers[path, response.status_code] += 1
+    return response
+
+
 async def _answer_api_error(error: ApiError) -> Response:
-    # A fault would most likely repeat, and the clients' own retries would pay for it again.
-    headers = {"x-should-retry": "false"} if error.status == 500 else None
-    return json_response(error.envelope(), error.status, headers)
+    return json_response(error.envelope(), error.status, error.headers)
 
 
 async def _answer_http_error(error: HTTPException) -> Response:

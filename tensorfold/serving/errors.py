@@ -17,13 +17,21 @@ class ApiError(Exception):
         type: str = INVALID_REQUEST,
         param: str | None = None,
         code: str | None = None,
+        retry: bool = True,
+        retry_after: int | None = None,
     ) -> None:
+        """`retry` False tells clients that it would end the same; `retry_after` seconds it may
+        end better."""
         super().__init__(message)
         self.message = message
         self.status = status
         self.type = type
         self.param = param
         self.code = code
+        self.headers: dict[str, str] = {} if retry else {"x-should-retry": "false"}
+        """Of the answer, when nothing has been sent yet."""
+        if retry_after is not None:
+            self.headers["Retry-After"] = str(retry_after)
 
     def envelope(self) -> dict[str, Any]:
         """The body of the answer, and the data of an error event."""
@@ -36,9 +44,28 @@ class ApiError(Exception):
         return {"error": fields}
 
 
-def server_error(message: str, status: int = 500) -> ApiError:
+def server_error(message: str, status: int = 500, retry_after: int | None = None) -> ApiError:
     """A fault of the server's own: this request fails and the others go on."""
-    return ApiError(message, status=status, type=SERVER_ERROR)
+    # A fault would most likely repeat, and the clients' own retries would pay for it again.
+    return ApiError(
+        message, status=status, type=SERVER_ERROR, retry=status != 500, retry_after=retry_after
+    )
+
+
+def cancelled() -> ApiError:
+    """The request was ended by its id. Not a fault, and nothing to repeat."""
+    return ApiError("the request was cancelled", status=499, code="request_cancelled", retry=False)
+
+
+def timed_out(seconds: float) -> ApiError:
+    """The request took longer than the server lets one take (--request-timeout)."""
+    return ApiError(
+        f"the request took longer than {seconds:g} s: ask for fewer tokens",
+        status=504,
+        type=SERVER_ERROR,
+        code="request_timeout",
+        retry=False,
+    )
 
 
 def context_exceeded(context: int, prompt_tokens: int, asked: int | None, param: str) -> ApiError:

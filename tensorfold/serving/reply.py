@@ -21,7 +21,7 @@ from tensorfold.engine.interface import (
     Request,
     TokenLogprobs,
 )
-from tensorfold.serving.errors import ApiError, server_error
+from tensorfold.serving.errors import ApiError, cancelled, server_error, timed_out
 from tensorfold.serving.service import Service
 
 
@@ -68,6 +68,7 @@ class Reply:
         self.asked = asked
         self.end: ReplyEnd | None = None
         self._engine = service.engine
+        self._counts = service.counts
         request = asked.request
         self._text = ReplyText(
             service.tokenizer,
@@ -80,9 +81,11 @@ class Reply:
         self._reasoning_tokens = 0
         self._called = False
         self._finished = False
+        self._why: ApiError | None = None
 
     def start(self, arrived: float, deliver: Callable[[Event], None]) -> None:
         """Queue the reply. Raises `ApiError` when the engine does not take it."""
+        self._arrived = arrived
         self._seconds_before = time.monotonic() - arrived
         try:
             self._engine.submit(self.asked.request, deliver)
@@ -91,7 +94,7 @@ class Reply:
             raise server_error("the server is stopping", status=503) from None
         except EngineFull as error:
             self._finished = True
-            raise server_error(str(error) or "the server is busy", status=503) from None
+            raise server_error(str(error) or "the server is busy", 503, retry_after=1) from None
         except ValueError as error:
             self._finished = True
             raise ApiError(str(error)) from error
@@ -119,12 +122,20 @@ class Reply:
                 self._reasoning_tokens,
                 self._text.stop_string,
             )
+            seconds = time.monotonic() - self._arrived
+            self._counts.reply_ended(event.stats, self._seconds_before, seconds)
         return parts
 
-    def cancel(self) -> None:
-        """Stop generating; nothing happens when the engine has finished already."""
+    @property
+    def open(self) -> bool:
+        """Whether the engine may still be at it."""
+        return not self._finished
+
+    def cancel(self, why: ApiError | None = None) -> None:
+        """Stop generating, and end with the error `why`; nothing happens when the engine has
+        finished already."""
         if not self._finished:
-            self._finished = True
+            self._finished, self._why = True, why
             self._engine.cancel(self.asked.request.id)
 
     @property
@@ -154,7 +165,7 @@ class Reply:
         if event.reason == "error":
             raise server_error(event.error or "the reply could not be generated")
         if event.reason == "cancelled":
-            raise server_error("the server stopped the reply", status=503)
+            raise self._why or server_error("the server stopped the reply", status=503)
         return event.reason
 
 
@@ -165,9 +176,16 @@ class Replies:
         self._replies = [Reply(service, one) for one in asked]
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
+        self._timeout = service.request_timeout
+        self._timer: asyncio.TimerHandle | None = None
+        self.id = asked[0].request.id
+        """As the client is told it."""
 
     def start(self, arrived: float) -> None:
         """Queue every reply, or none. Raises `ApiError` when the engine does not take them."""
+        if self._timeout is not None:
+            left = arrived + self._timeout - time.monotonic()
+            self._timer = self._loop.call_later(left, self.cancel, timed_out(self._timeout))
         for index, reply in enumerate(self._replies):
             try:
                 reply.start(arrived, lambda event, index=index: self._deliver(index, event))  # type: ignore[misc]
@@ -201,10 +219,17 @@ class Replies:
                 for update in _decided(gathered):
                     yield update
 
-    def cancel(self) -> None:
-        """Stop every reply."""
+    @property
+    def open(self) -> bool:
+        """Whether any of them may still be generated."""
+        return any(reply.open for reply in self._replies)
+
+    def cancel(self, why: ApiError | None = None) -> None:
+        """Stop every reply, and end with the error `why`."""
+        if self._timer is not None:
+            self._timer.cancel()
         for reply in self._replies:
-            reply.cancel()
+            reply.cancel(why)
 
     def _deliver(self, index: int, event: Event) -> None:
         # The loop is closed when the server has stopped before the engine: nobody reads any more.
@@ -238,8 +263,17 @@ class Connection:
         if self._ended:
             replies.cancel()
 
-    def end(self) -> None:
-        """Stop the connection's replies, now and later."""
+    def cancel(self, reply_id: str) -> bool:
+        """Stop the replies of the request with this id; False if there are none to stop."""
+        found = [each for each in self._replies if each.id == reply_id and each.open]
+        for replies in found:
+            replies.cancel(cancelled())
+        return bool(found)
+
+    def end(self) -> bool:
+        """Stop the connection's replies, now and later; whether there was one to stop."""
         self._ended = True
+        were_open = any(replies.open for replies in self._replies)
         for replies in self._replies:
             replies.cancel()
+        return were_open

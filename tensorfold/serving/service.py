@@ -12,6 +12,7 @@ from tensorfold.chat.tools.hermes import HermesParser
 from tensorfold.chat.tools.parser import CallParser
 from tensorfold.checkpoints.interface import GenerationDefaults, Tokenizer
 from tensorfold.engine.interface import Engine, Sampling
+from tensorfold.serving.counts import Counts
 
 T = TypeVar("T")
 
@@ -71,6 +72,9 @@ class Service:
     """What a chat request asks for that does not say."""
     seed_salt: int = 0
     """What the engine derives seeds with."""
+    request_timeout: float | None = None
+    """Seconds from a request's arrival after which its replies are ended."""
+    counts: Counts = field(default_factory=Counts)
 
     tool_format: type[CallParser] = HermesParser
     """How the model writes tool calls."""

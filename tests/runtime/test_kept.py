@@ -58,7 +58,7 @@ def test_the_longest_unused_goes_first(tmp_path: Path) -> None:
     assert kept.read("a") is not None
     assert kept.write("d", [bytes(100)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "d"]
-    assert not kept.write("e", [bytes(400)])
+    assert not kept.write("e", [bytes(500)])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "c", "d"]
 
 
