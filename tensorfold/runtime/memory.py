@@ -49,11 +49,11 @@ def fit_state(
                 f"{wanted * page_bytes / _GIB:.2f} GiB for one reply's keys and values and "
                 f"{free / _GIB:.2f} GiB are free: use --context {most * PAGE} or less"
             )
-        wanted = most
+        wanted = _rounded(most)
     # In steps: compiled programs are of one number of pages, and free memory differs at each start.
     pages = max(wanted, min(lanes * wanted, _rounded(most // 2)))
     kept = None
-    cache = _rounded((most - pages) // 4)
+    cache = max(0, _rounded(pages + (most - pages) // 4) - pages)
     if prompt_cache_gib is not None:
         cache = kept = int(prompt_cache_gib * _GIB / page_bytes) if page_bytes else 0
         if cache > most - pages:
