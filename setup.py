@@ -14,13 +14,14 @@ SOURCES = (
     "matmul_avx2",
     "matmul_portable",
     "pool",
+    "sample",
 )
 FOLDER = "tensorfold/kernels_cpu/src"
 
 kernels = Extension(
     "tensorfold.kernels_cpu._kernels",
     sources=[f"{FOLDER}/{name}.cc" for name in SOURCES],
-    depends=[f"{FOLDER}/{name}.h" for name in ("attention", "avx2", "dispatch", "matmul", "pool")],
+    depends=[f"{FOLDER}/{name}.h" for name in ("attention", "avx2", "dispatch", "matmul", "pool", "sample")],
     # XLA's headers are not clean under our warnings: they are system headers.
     extra_compile_args=["-std=c++17", "-O3", "-isystem", ffi.include_dir()],
     extra_link_args=["-pthread"] if sys.platform.startswith("linux") else [],

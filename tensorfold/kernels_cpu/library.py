@@ -10,10 +10,12 @@ _TARGETS = {
     "tensorfold_matmul": "TensorfoldMatMul",
     "tensorfold_take_rows": "TensorfoldTakeRows",
     "tensorfold_attention": "TensorfoldAttention",
+    "tensorfold_draw": "TensorfoldDraw",
+    "tensorfold_digest": "TensorfoldDigest",
     "tensorfold_untouched": "TensorfoldUntouched",
 }
 
-_VERSION = 2
+_VERSION = 3
 """Of the packed matrices and calls; src/ffi.cc has it too."""
 
 _LEVELS = ("portable", "avx2")

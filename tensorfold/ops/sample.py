@@ -12,6 +12,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float, Int, UInt32
 
+from tensorfold.kernels_cpu import sample as kernel
+from tensorfold.ops.implementation import implementation
+
 CANDIDATES = 256
 """Likeliest tokens that are tried before the whole vocabulary is sorted."""
 
@@ -50,8 +53,11 @@ def draw(
     """Draw the first `count` rows; `position` is that of the token being chosen.
 
     Rows are drawn one after another, each in the same shape. Returns token ids, NO_TOKEN where
-    logits are not finite.
+    logits are not finite, 0 for the rows that are not drawn.
     """
+    if implementation() == "cpu":
+        each = settings.temperature, settings.top_k, settings.top_p, settings.min_p, settings.seed
+        return kernel.draw(logits, *each, position, count)
 
     def row(i: Array, tokens: Array) -> Array:
         one = jax.tree.map(lambda x: x[i], settings)
@@ -63,6 +69,8 @@ def draw(
 
 def digest(logits: Float[Array, "D V"]) -> Int[Array, " D"]:
     """A 32-bit sum of each row's bits. Rows that differ in one logit never have equal digests."""
+    if implementation() == "cpu":
+        return kernel.digest(logits)
     bits = lax.bitcast_convert_type(logits, jnp.uint32)
     odd = 2 * jnp.arange(logits.shape[1], dtype=jnp.uint32) + 1
     return lax.bitcast_convert_type(jnp.sum(bits * odd, axis=1, dtype=jnp.uint32), jnp.int32)

@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "dispatch.h"
 #include "matmul.h"
+#include "sample.h"
 
 namespace {
 
@@ -123,6 +124,26 @@ void TryAttention(size_t heads, size_t kv_heads, size_t dim, int64_t window, siz
   }
 }
 
+void TryDraw(size_t vocabulary, float spread) {
+  std::vector<float> logits = Floats(vocabulary);
+  for (float& logit : logits) logit *= spread;
+  for (const float temperature : {0.0f, 0.01f, 1.0f, 100.0f}) {
+    for (const int32_t top_k : {0, 1, 5, 1024, 1025, 1 << 30}) {
+      for (const float top_p : {0.0f, 0.01f, 0.9f, 0.9999f}) {
+        for (const float min_p : {0.0f, 0.05f}) {
+          const Draw draw{temperature, top_k, top_p, min_p, {7, ~0u}, 11};
+          const int32_t token = DrawToken(logits.data(), vocabulary, draw);
+          if (token < 0 || static_cast<size_t>(token) >= vocabulary) {
+            std::printf("draw: %d of %zu\n", token, vocabulary);
+            std::exit(1);
+          }
+        }
+      }
+    }
+  }
+  Digest(logits.data(), vocabulary);
+}
+
 }  // namespace
 
 int main() {
@@ -141,6 +162,9 @@ int main() {
     for (const int64_t window : {0, 1, 70}) {
       for (const size_t count : {1, 2, 9, 64}) TryAttention(6, 2, dim, window, count);
     }
+  }
+  for (const size_t vocabulary : {1, 7, 8, 9, 300, 513, 5003}) {
+    for (const float spread : {0.01f, 3.0f, 1e30f}) TryDraw(vocabulary, spread);
   }
   std::puts("clean");
   return 0;

@@ -2,12 +2,15 @@
 
 #include "xla/ffi/api/ffi.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
 #include "attention.h"
 #include "dispatch.h"
 #include "matmul.h"
+#include "pool.h"
+#include "sample.h"
 
 namespace ffi = xla::ffi;
 
@@ -87,6 +90,31 @@ ffi::Error AttentionCall(Floats qkv, Floats cos, Floats sin, Floats q_norm, Floa
   return ffi::Error::Success();
 }
 
+ffi::Error DrawCall(Floats logits, Floats temperature, Ints top_k, Floats top_p, Floats min_p,
+                    Words seed, Ints position, Ints count, ffi::Result<Ints> tokens) {
+  const auto shape = logits.dimensions();
+  const int64_t rows = shape[0], vocabulary = shape[1];
+  const int64_t drawn = std::clamp<int64_t>(count.typed_data()[0], 0, rows);
+  int32_t* const out = tokens->typed_data();
+  std::fill(out + drawn, out + rows, 0);
+  ParallelFor(static_cast<size_t>(drawn), [&](size_t i) {
+    const uint32_t* const words = seed.typed_data() + 2 * i;
+    const Draw draw{temperature.typed_data()[i], top_k.typed_data()[i],   top_p.typed_data()[i],
+                    min_p.typed_data()[i],       {words[0], words[1]}, position.typed_data()[i]};
+    out[i] = DrawToken(logits.typed_data() + i * vocabulary, vocabulary, draw);
+  });
+  return ffi::Error::Success();
+}
+
+ffi::Error DigestCall(Floats logits, ffi::Result<Ints> digests) {
+  const auto shape = logits.dimensions();
+  ParallelFor(static_cast<size_t>(shape[0]), [&](size_t i) {
+    const uint32_t sum = Digest(logits.typed_data() + i * shape[1], shape[1]);
+    digests->typed_data()[i] = static_cast<int32_t>(sum);
+  });
+  return ffi::Error::Success();
+}
+
 // Leaves its result as the allocator gave it.
 ffi::Error UntouchedCall(ffi::Result<Floats>) { return ffi::Error::Success(); }
 
@@ -140,13 +168,28 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldAttention, tensorfold::AttentionCall,
                                   .Attr<int64_t>("window")
                                   .Attr<float>("epsilon"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldDraw, tensorfold::DrawCall,
+                              ffi::Ffi::Bind()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Ints>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Words>()
+                                  .Arg<Ints>()
+                                  .Arg<Ints>()
+                                  .Ret<Ints>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldDigest, tensorfold::DigestCall,
+                              ffi::Ffi::Bind().Arg<Floats>().Ret<Ints>());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
                               ffi::Ffi::Bind().Ret<Floats>());
 
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 2; }
+int TensorfoldVersion() { return 3; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }
