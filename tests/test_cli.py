@@ -214,7 +214,7 @@ def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         if "ready after" in line:
             break
     assert said and "ready after" in said[-1], "".join(said)
-    assert any("3 replies at once, 256 tokens each, 12 pages" in line for line in said)
+    assert any("3 replies at once, 256 tokens each, " in line for line in said)
     try:
         yield Server(process, said[-1].split()[0])
     finally:
