@@ -48,6 +48,11 @@ class LoadedModel:
         model: Model = nnx.merge(graph, jax.tree.unflatten(tree, leaves))
         return model
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Each leaf's name in the module, dots between."""
+        return tuple(self._structure[2])
+
     @cached_property
     def _structure(self) -> tuple[Any, Any, dict[str, tuple[int, ...]]]:
         return _structure(self.spec)

@@ -8,7 +8,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax import Array
 
 from tensorfold.models.family import PagedKV
@@ -132,8 +131,8 @@ def _row_ops(
     for shape, weight in matrices.items():
         name = f"matmul {shape[1]} to {shape[0]}"
         yield name, lambda weight, x: matmul.matmul(x, weight), (weight,), (shape[1],)
-    named = nnx.to_flat_state(jax.tree.unflatten(step.model.tree, step.model.leaves))
-    norms = [leaf.get_value() for path, leaf in named if "norm" in str(path[-2])]
+    named = zip(step.model.paths, step.model.leaves, strict=True)
+    norms = [leaf for path, leaf in named if "norm" in path.split(".")[-2]]
     vectors = {weight.shape: weight for weight in norms}
     for shape, weight in vectors.items():
         yield (

@@ -1,6 +1,5 @@
 """GET /openapi.json: the API in OpenAPI 3.1, from the declarations that check requests."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +54,8 @@ class Operation:
     body: Schema | None = None
     chunk: str | None = None
     """Of an event of the stream, for routes that stream."""
+    content: str = "application/json"
+    """What the reply is written in."""
 
 
 _IDS = tokenize.IDS.schema
@@ -101,14 +102,20 @@ OPERATIONS = (
         ),
     ),
     Operation("get", "/tokenizer_info", "About the tokenizer", "TokenizerInfo"),
+    Operation("post", "/v1/requests/{id}/cancel", "Ends a reply", "Cancelled"),
+    Operation("get", "/metrics", "Counters for Prometheus", "Metrics", content="text/plain"),
     Operation("get", "/openapi.json", "This description", "Description"),
 )
 ERRORS = {
     "400": "The body or a field can't be served; `param` names the field.",
+    "404": "No reply has this id now.",
     "413": "The body is too large.",
     "500": "A fault of the server's own.",
     "503": "The server is stopping, or as many requests wait as may.",
 }
+
+
+_ID = str.maketrans({"/": "_", "{": None, "}": None})
 
 
 async def openapi(service: Service) -> Response:
@@ -135,7 +142,7 @@ def describe(vocab_size: int) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    contents = {"application/json": _schema(operation.reply)}
+    contents = {operation.content: _schema(operation.reply)}
     if operation.chunk is not None:
         contents["text/event-stream"] = {
             "schema": {
@@ -145,12 +152,16 @@ def _operation(operation: Operation) -> dict[str, Any]:
         }
     described: dict[str, Any] = {
         "summary": operation.summary,
-        "operationId": operation.path.removeprefix("/v1").strip("/").replace("/", "_"),
+        "operationId": operation.path.removeprefix("/v1").strip("/").translate(_ID),
         "responses": {
             "200": {"description": operation.summary, "content": contents},
             **{status: _error(told) for status, told in _errors(operation).items()},
         },
     }
+    if "{id}" in operation.path:
+        described["parameters"] = [
+            {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        ]
     if operation.body is not None:
         described["requestBody"] = {
             "required": True,
@@ -160,7 +171,11 @@ def _operation(operation: Operation) -> dict[str, Any]:
 
 
 def _errors(operation: Operation) -> dict[str, str]:
-    taken: Sequence[str] = list(ERRORS) if operation.body is not None else ["500", "503"]
+    taken = ["500", "503"]
+    if operation.body is not None:
+        taken = ["400", "413", *taken]
+    if "{id}" in operation.path:
+        taken = ["404", *taken]
     return {status: ERRORS[status] for status in taken}
 
 

@@ -231,5 +231,7 @@ SCHEMAS: dict[str, Schema] = {
             "chat_template": _or_null(STRING),
         }
     ),
+    "Cancelled": _object({"id": STRING, "status": {"const": "cancelled"}}),
+    "Metrics": {"type": "string", "description": "Prometheus' text format 0.0.4."},
     "Description": _object({"openapi": STRING, "info": {"type": "object"}}),
 }
