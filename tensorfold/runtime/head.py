@@ -69,11 +69,12 @@ class Head:
         self.sizes = (1, ROW_TILE) if implementation() == "cpu" else (ROW_TILE,)
         self.programs: dict[int, Any] = {}
         self._words = -(-spec.vocab_size // 32)
+        # Made by NumPy: jnp.ones and the like are programs, and a warm start compiles none.
         self._neutral = {
             size: (
-                jnp.ones((size, spec.vocab_size), jnp.float32),
-                jnp.zeros((size, spec.vocab_size), jnp.float32),
-                jnp.full((size, self._words), 2**32 - 1, jnp.uint32),
+                jax.device_put(np.ones((size, spec.vocab_size), np.float32)),
+                jax.device_put(np.zeros((size, spec.vocab_size), np.float32)),
+                jax.device_put(np.full((size, self._words), 2**32 - 1, np.uint32)),
             )
             for size in self.sizes
         }
