@@ -52,16 +52,22 @@ def can_pack(tensor: Tensor, parts: int = 1) -> bool:
     return tensor.dtype.name in _FORMATS
 
 
-def pack(tensor: Tensor) -> PackedMatrix:
-    """Lay a matrix out for the kernel. Codes and values are moved, never changed."""
+def pack(tensor: Tensor, parts: int = 1) -> PackedMatrix:
+    """Lay a matrix out for the kernel. Codes and values are moved, never changed.
+
+    parts: how many matrices of one size it has below one another. More than one are laid out each
+    by itself, for `take_part`, and can't be multiplied as a whole.
+    """
     if not isinstance(tensor, Quantised):
         columns = tensor.shape[1]
-        return PackedMatrix(_panels([tensor], 1), tensor.dtype.name, columns, False, tensor.shape)
+        data = _stacked([tensor], 1, parts)
+        return PackedMatrix(data, tensor.dtype.name, columns, False, tensor.shape)
     scales = tensor.scale, tensor.offset
     halves = tuple(each.astype(np.float16) for each in scales)
     exact = all((half == full).all() for half, full in zip(halves, scales, strict=True))
     codes = np.ascontiguousarray(tensor.codes).view("<u4")
-    data = _panels([codes, *(halves if exact else scales)], tensor.shape[1] // tensor.group)
+    groups = tensor.shape[1] // tensor.group
+    data = _stacked([codes, *(halves if exact else scales)], groups, parts)
     return PackedMatrix(data, f"q{tensor.bits}", tensor.group, exact, tensor.shape)
 
 
@@ -102,10 +108,10 @@ def take_rows(index: Int[Array, " R"], weight: PackedMatrix) -> Float[Array, "R 
 
 
 def take_part(stack: PackedMatrix, index: Int[Array, ""], parts: int) -> PackedMatrix:
-    """One of the `parts` matrices that stand below one another, each of whole tiles."""
+    """One of the matrices that `pack` laid out as `parts`."""
     rows, columns = stack.shape
-    tiles = stack.data.shape[0] // parts
-    data = jax.lax.dynamic_slice_in_dim(stack.data, index * tiles, tiles)
+    words = stack.data.shape[0] // parts
+    data = jax.lax.dynamic_slice_in_dim(stack.data, index * words, words)
     return replace(stack, data=data, shape=(rows // parts, columns))
 
 
@@ -115,6 +121,17 @@ def _attributes(weight: PackedMatrix) -> dict[str, Any]:
         "group": np.int64(weight.group),
         "half_scales": weight.half_scales,
     }
+
+
+def _stacked(arrays: list[np.ndarray], groups: int, parts: int) -> Array:
+    """The panels of each of the matrices that `arrays` hold below one another."""
+    rows = arrays[0].shape[0] // parts
+    return jnp.concatenate(
+        [
+            _panels([array[part * rows : (part + 1) * rows] for array in arrays], groups)
+            for part in range(parts)
+        ]
+    )
 
 
 def _panels(parts: list[np.ndarray], groups: int) -> Array:

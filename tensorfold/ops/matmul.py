@@ -23,7 +23,7 @@ def prepare(tensor: Tensor, parts: int = 1) -> Weight:
     parts: how many matrices of one size it has below one another, for `take_part`
     """
     if implementation() == "cpu" and kernel.can_pack(tensor, parts):
-        return kernel.pack(tensor)
+        return kernel.pack(tensor, parts)
     dense = tensor.dequantise() if isinstance(tensor, Quantised) else tensor
     return jnp.asarray(np.asarray(dense, np.float32))
 
