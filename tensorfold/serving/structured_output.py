@@ -244,6 +244,8 @@ async def _compiled(
 ) -> Callable[[], Constraint]:
     try:
         # Compiling takes from milliseconds to seconds, and the first time loads PyTorch.
-        return await asyncio.to_thread(service.grammars.compile, grammar, key)
+        loop = asyncio.get_running_loop()
+        compiler = service.grammars
+        return await loop.run_in_executor(compiler.callers, compiler.compile, grammar, key)
     except GrammarError as error:
         raise ApiError(f"{param}: {error}", param=param) from None

@@ -8,7 +8,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tensorfold.checkpoints.interface import Tokenizer
 
 _PREFIX = re.compile(r"^\[[^\]]*\] \S+:[0-9]+: ")
 _MOST_AT_ONCE = 2
+_MOST_WAITING = 8
 
 
 class GrammarError(ValueError):
@@ -52,6 +53,8 @@ class GrammarCompiler:
         self._compiler: Any = None
         self._lock = threading.Lock()
         self._running = threading.BoundedSemaphore(_MOST_AT_ONCE)
+        self.callers = ThreadPoolExecutor(_MOST_WAITING, "tensorfold-grammar-caller")
+        """Threads for calls of `compile`, which may wait long, so that no others wait for them."""
 
     def compile(self, make: Callable[[], str], key: str) -> Callable[[], GrammarConstraint]:
         """What makes a fresh constraint for each reply under the grammar that `make` returns.
