@@ -34,7 +34,7 @@ _GRAMMARS = {
         {"type": "array", "items": _PERSON, "minItems": 1000, "maxItems": 1000}
     ),
     "any JSON list": Structure.of_schema({"type": "array", "minItems": 1000}),
-    "small letters": Structure("regex", "[a-z ]{1000,}"),
+    "small letters": Structure("grammar", "root ::= [a-z ] root"),
 }
 Make = Callable[[], Constraint]
 

@@ -268,6 +268,7 @@ CALL = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
         ("required", False, 2 * (CALL % ("ping", "{}") + "\n"), [("ping", {})]),
         ("find", True, CALL % ("find", '{"name": "Ada Lovelace", "age": 36}'), None),
         ("find", True, "Prose, no call", None),
+        ("ping", True, CALL % ("ping", '{"name": 1}'), [("ping", {})]),
     ],
 )
 async def test_required_calls_keep_to_the_schemas(template, choice, parallel, said, calls):

@@ -56,9 +56,13 @@ def calls_grammar(
 
 
 def _value(rules: Rules, tool: Tool) -> Ref:
+    parameters = dict(tool.parameters)
+    if not any(parameters.get(keyword) for keyword in parameters if keyword != "type"):
+        # A tool that names no parameters takes none.
+        parameters["additionalProperties"] = False
     try:
-        reader = Reader(tool.parameters)
-        return JsonRules(rules, reader).value(conjunction([tool.parameters, _OBJECT]))
+        reader = Reader(parameters)
+        return JsonRules(rules, reader).value(conjunction([parameters, _OBJECT]))
     except SchemaError as error:
         raise SchemaError(f"the parameters of {tool.name}: {error}") from None
     except TooLarge:
