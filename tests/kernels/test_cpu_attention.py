@@ -115,6 +115,33 @@ def test_random_shapes(
     np.testing.assert_allclose(got[0][used], wanted[0][used], rtol=5e-5, atol=5e-6)
 
 
+def test_pages_shared_among_threads_or_not(level: str) -> None:
+    """A lone row's pages are taken at once and merged after, many lanes' one by one."""
+    rng = np.random.default_rng(5)
+    depth = 3 * PAGE + 17
+    qkv = jnp.asarray(rng.standard_normal((1, 6 * 16), dtype=np.float32))
+    pages = rng.standard_normal((4, 2, 16, PAGE), dtype=np.float32)
+    outs = []
+    for rows in (1, 64):
+        lane = jnp.arange(rows, dtype=jnp.int32)
+        position = jnp.full(rows, depth, jnp.int32)
+        table = jnp.tile(jnp.arange(4, dtype=jnp.int32), (rows, 1))
+        out, _, _ = kernel.attention(
+            jnp.tile(qkv, (rows, 1)),
+            *make_rope(16, 10000.0).angles(position),
+            jnp.asarray(pages),
+            jnp.asarray(pages.swapaxes(2, 3)),
+            lane,
+            position,
+            table,
+            scale=0.3,
+            window=None,
+            qk_norm=None,
+        )
+        outs.append(np.asarray(out))
+    assert (outs[1] == outs[0]).all() and np.ptp(outs[0]) > 0.01
+
+
 def test_unwritten_places_never_leak(level: str) -> None:
     """Pages full of NaN except where this lane wrote."""
     rows = make_rows(*(jnp.asarray(a, jnp.int32) for a in ([0] * 3, [0] * 3, [0, 1, 2], [[1, 0]])))
