@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from tiny import tiny_checkpoint
 
-from tensorfold.runtime.packed import Layout
 from tensorfold.runtime.load import load
+from tensorfold.runtime.packed import Layout
 from tensorfold.runtime.step import StateShape, StepFunction, forward
 
 _NO_COPY = ("parameter", "get-tuple-element", "custom-call", "bitcast", "tuple")
