@@ -41,7 +41,7 @@ class TensorFold(Driver):
                     clock.tick()
 
         request = Request("one", tuple(prompt), Sampling(), tokens)
-        worker.add(make_reply(request, deliver))
+        worker.add(make_reply(request, deliver, self._step.model.spec.vocab_size))
         while not worker.idle:
             worker.step()
         return clock.generated()
