@@ -34,7 +34,7 @@ class Load:
     def context(self) -> int:
         """Tokens of a sequence that decodes until the others have done so for `tokens` steps."""
         room = max(1, RowLimits.beside - self.streams)
-        reading = -(-self.streams * self.prompt // room)
+        reading = self.streams * -(-self.prompt // room)
         return self.prompt + reading + self.streams + self.tokens
 
 
@@ -132,7 +132,7 @@ def run_load(step: StepFunction, load: Load, rng: np.random.Generator) -> Rates:
         load.streams * pages_for(load.context) > step.shape.pages
     ):
         raise ValueError(f"{load.streams} streams of {load.context} tokens do not fit in memory")
-    limits = RowLimits.of_buckets(step.buckets)
+    limits = RowLimits.of_buckets(step.buckets, decode_share=0)
     worker = Worker(step, Scheduler(step.shape, limits))
     firsts: list[float] = []
 
