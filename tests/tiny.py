@@ -287,9 +287,9 @@ VARIANTS: dict[str, PretrainedConfig] = {
         routed_scaling_factor=2.5,
         norm_topk_prob=False,
     ),
-    "nemotron_h one expert, no conv bias": _nemotron_h(
+    "nemotron_h one expert of two, no conv bias": _nemotron_h(
         layers_block_type=["linear_attention", "full_attention", "moe"],
-        n_routed_experts=1,
+        n_routed_experts=2,
         num_experts_per_tok=1,
         n_groups=1,
         use_conv_bias=False,

@@ -223,17 +223,17 @@ class Worker:
         if request.prompt_logprobs is not None and not reply.drawn:
             targets = reply.known[span.position + 1 : span.position + length + 1]
             given = [
-                HeadRow(start + i, span.lane, span.position + i + 1, given=target)
+                HeadRow(start + i, span.lane, span.position + i + 1, asked=True, given=target)
                 for i, target in enumerate(targets)
             ]
             for row, drawn in zip(given, self.runner.draw(given), strict=True):
                 reply.prompt_logprobs.append(_logprobs(drawn, row.given, request.prompt_logprobs))
-        first = length - len(part.rules)
+        first, most = length - len(part.rules), request.logprobs
+        asked = most is not None
         rows = [
-            HeadRow(start + first + i, span.lane, span.position + first + i + 1, rules)
+            HeadRow(start + first + i, span.lane, span.position + first + i + 1, rules, asked)
             for i, rules in enumerate(part.rules)
         ]
-        most = request.logprobs
         return [
             Draw(d.token, d.digest, None if most is None else _logprobs(d, d.token, most))
             for d in (self.runner.draw(rows) if rows else [])

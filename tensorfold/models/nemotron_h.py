@@ -32,6 +32,7 @@ from tensorfold.ops.linear_attention import Kept, linear_attention
 from tensorfold.ops.norm import rms_norm
 from tensorfold.ops.rope import Angles, Rope
 from tensorfold.ops.rows import Rows
+from tensorfold.ops.sums import rounded
 
 _KINDS = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}
 _OLD_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
@@ -238,7 +239,7 @@ class Mamba(nnx.Module):
         out, written = linear_attention(
             c, b, values * step[..., None], g[..., None], None, Kept(*kept[1:]), rows
         )
-        out = (out + values * self.D[...][:, None]).reshape(count, -1) * jax.nn.silu(gate)
+        out = (out + rounded(values * self.D[...][:, None])).reshape(count, -1) * jax.nn.silu(gate)
         return self.out_proj(self._normed(out), residual=x), (inputs, *written)
 
     def _normed(self, x: Float[Array, "R X"]) -> Float[Array, "R X"]:

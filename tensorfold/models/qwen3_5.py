@@ -34,6 +34,7 @@ from tensorfold.ops.linear_attention import Kept, linear_attention
 from tensorfold.ops.norm import l2_norm
 from tensorfold.ops.rope import Angles, Rope
 from tensorfold.ops.rows import Rows
+from tensorfold.ops.sums import rounded
 
 _INTERVAL = 4
 _PARTIAL = 0.25
@@ -229,7 +230,7 @@ class SparseMLP(nnx.Module):
             swiglu,
         )
         shared = self.shared_down(self.shared_up(x, norm=norm), gated=True)
-        return x + (routed + jax.nn.sigmoid(self.shared_gate(x, norm=norm)) * shared)
+        return x + (routed + rounded(jax.nn.sigmoid(self.shared_gate(x, norm=norm)) * shared))
 
 
 class Block(nnx.Module):

@@ -5,6 +5,7 @@ from jaxtyping import Float
 
 from tensorfold.ops.chunks import rows_before, write_rows
 from tensorfold.ops.rows import Rows
+from tensorfold.ops.sums import rounded
 
 
 def causal_conv(
@@ -17,7 +18,9 @@ def causal_conv(
     """`bias + sum_w weight[:, w] * x_{p - W + 1 + w}` at each row's position p in its lane, and
     `kept` with the inputs of the rows (ops/chunks.py). The row's own tap first, then the oldest."""
     before = rows_before(kept, x, rows, weight.shape[1] - 1)
-    total = x * weight[:, -1] if bias is None else x * weight[:, -1] + bias
+    total = rounded(x * weight[:, -1])
+    if bias is not None:
+        total = total + bias
     for tap in range(weight.shape[1] - 1):
-        total = total + before[:, tap] * weight[:, tap]
+        total = total + rounded(before[:, tap] * weight[:, tap])
     return total, write_rows(kept, x, rows)

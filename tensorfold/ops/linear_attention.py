@@ -31,7 +31,7 @@ from jaxtyping import Float
 
 from tensorfold.ops.chunks import CHUNK, chunk_place, write_rows
 from tensorfold.ops.rows import Rows
-from tensorfold.ops.sums import row_sum
+from tensorfold.ops.sums import rounded, row_sum
 
 
 class Kept(NamedTuple):
@@ -155,8 +155,8 @@ def _attend(row: _Row, chunk: _Chunk, place: Array) -> tuple[Array, Array, Array
     seen = jnp.einsum("nad,ndv->nav", asked_NAd, chunk.S)
     seen = seen + jnp.einsum("nas,nsv->nav", scores, chunk.u)
     u = row.v if row.b is None else row.b[:, None] * (row.v - seen[:, 1])
-    own = row_sum(row.q * row.k)
-    return seen[:, 0] + jnp.repeat(own, group, axis=0) * u, u, G
+    own = row_sum(rounded(row.q * row.k))
+    return seen[:, 0] + rounded(jnp.repeat(own, group, axis=0) * u), u, G
 
 
 def _scores(
@@ -177,4 +177,4 @@ def _following(chunk: _Chunk) -> Float[Array, "N dk dv"]:
     k_NSd = jnp.repeat(chunk.k, group, axis=0)
     decayed = k_NSd * jnp.exp(chunk.G[:, -1:] - chunk.G)
     added = jnp.einsum("nsd,nsv->ndv", decayed, chunk.u)
-    return jnp.exp(chunk.G[:, -1])[:, :, None] * chunk.S + added
+    return rounded(jnp.exp(chunk.G[:, -1])[:, :, None] * chunk.S) + added

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 MOST = 20
 """Likeliest tokens that are reported."""
@@ -27,11 +27,15 @@ class Logprobs:
 
 
 def logprobs(
-    logits: Float[Array, "D V"], token: Int[Array, " D"], count: Int[Array, ""]
+    logits: Float[Array, "D V"],
+    token: Int[Array, " D"],
+    count: Int[Array, ""],
+    asked: Bool[Array, ""],
 ) -> Logprobs:
-    """Of the first `count` rows, one after another, each in the same shape; zeros for the others.
+    """Of the first `count` rows, one after another, each in the same shape; zeros for the others,
+    and for all of them if nobody `asked`.
 
-    `token` says which token of each row is asked about.
+    `token` says which token of each row is meant.
     """
     rows, vocabulary = logits.shape
     most = min(MOST, vocabulary)
@@ -46,7 +50,7 @@ def logprobs(
         one = _row(logits[i], token[i])
         return jax.tree.map(lambda all_rows, value: all_rows.at[i].set(value), found, one)
 
-    return lax.fori_loop(0, jnp.minimum(count, rows), row, none)
+    return lax.fori_loop(0, jnp.where(asked, jnp.minimum(count, rows), 0), row, none)
 
 
 @jax.jit

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from tensorfold.ops import matmul
 from tensorfold.ops.matmul import Weight
 from tensorfold.ops.rows import ROW_TILE
-from tensorfold.ops.sums import row_sum
+from tensorfold.ops.sums import rounded, row_sum
 
 
 def softmax_router(
@@ -94,9 +94,9 @@ def experts(
 
     out = lax.fori_loop(0, jnp.sum(starts), run, jnp.zeros((pairs, width)))
     by_rank = out.reshape(rows, count, width)
-    mixed = by_rank[:, 0] * weights[:, :1]
+    mixed = rounded(by_rank[:, 0] * weights[:, :1])
     for rank in range(1, count):
-        mixed = mixed + by_rank[:, rank] * weights[:, rank : rank + 1]
+        mixed = mixed + rounded(by_rank[:, rank] * weights[:, rank : rank + 1])
     return mixed
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
+from tensorfold.ops.sums import rounded
+
 Angles = tuple[Float[Array, "R C"], Float[Array, "R C"]]
 """Cosine and sine of every row's rotary angles, C = H / 2 of them."""
 
@@ -33,7 +35,8 @@ def rotate(x: Float[Array, "R N H"], angles: Angles) -> Float[Array, "R N H"]:
     cos, sin = (each[:, None] for each in angles)
     half = x.shape[-1] // 2
     a, b = x[..., :half], x[..., half:]
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    turned = rounded(a * cos) - rounded(b * sin), rounded(b * cos) + rounded(a * sin)
+    return jnp.concatenate(turned, axis=-1)
 
 
 def make_rope(head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> Rope:

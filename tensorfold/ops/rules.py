@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, UInt32
 
+from tensorfold.ops.sums import rounded
+
 
 def apply_rules(
     logits: Float[Array, "D V"],
@@ -19,7 +21,7 @@ def apply_rules(
     factor: divides a positive logit and multiplies any other; shift: is added; mask: the bit of
     token t is bit t % 32 of word t // 32, and a token whose bit is not set gets minus infinity.
     """
-    scaled = jnp.where(logits > 0, logits / factor, logits * factor) + shift
+    scaled = jnp.where(logits > 0, logits / factor, rounded(logits * factor)) + shift
     token = jnp.arange(logits.shape[1], dtype=jnp.uint32)
     allowed = (mask[:, token // 32] >> (token % 32)) & 1
     return jnp.where(allowed == 1, scaled, -jnp.inf)

@@ -1,10 +1,22 @@
-"""Sums along a row in an order that the compiler can't change."""
+"""Sums and products whose bits the compiler can't change with the number of rows."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 _WIDTH = 64
+_LARGEST = np.finfo(np.float32).max
+
+
+def rounded(product: Float[Array, "*A"]) -> Float[Array, "*A"]:
+    """A product that is about to be added to something, in float32 whatever is made of the two.
+
+    LLVM may turn a product and an addition into one fused multiply-add, which rounds once instead
+    of twice, and does so for some numbers of rows and not for others. A minimum in between, with
+    the largest float32, keeps them apart.
+    """
+    return jnp.minimum(product, _LARGEST)
 
 
 def row_sum(x: Float[Array, "... K"]) -> Float[Array, "... 1"]:

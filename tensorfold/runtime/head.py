@@ -39,19 +39,21 @@ NO_RULES = RowRules()
 @dataclass(frozen=True)
 class HeadRow:
     """A row to draw from: its place among the step's rows, its lane, and the position of the token
-    being chosen. Log probabilities are of the drawn token, or of `given` if that is not -1."""
+    being chosen. Log probabilities, if they are `asked` for, are of the drawn token, or of `given`
+    if that is not -1."""
 
     row: int
     lane: int
     position: int
     rules: RowRules = NO_RULES
+    asked: bool = False
     given: int = -1
 
 
 @dataclass(frozen=True)
 class HeadDrawn:
     """A drawn token, the digest of its raw logits, and the log probabilities, `top` as (id, log
-    probability) pairs."""
+    probability) pairs; zeros where they were not asked for."""
 
     token: int
     digest: int
@@ -92,7 +94,7 @@ class Head:
             self._model.leaves,
             shape(size, hidden_size, dtype=jnp.float32),
             shape(size, SETTINGS),
-            shape(3, size),
+            shape(4, size),
             *self._neutral[size],
         )
 
@@ -112,9 +114,9 @@ class Head:
     ) -> list[HeadDrawn]:
         count = len(rows)
         padded = list(rows) + [rows[0]] * (size - count)
-        numbers = np.array(
-            [[r.position for r in padded], [r.given for r in padded], [count] * size], np.int32
-        )
+        asked = any(r.asked for r in rows)
+        columns = [(r.position, r.given, count, asked) for r in padded]
+        numbers = np.array(columns, np.int32).T
         rules = [self._stack(padded, size, index) for index in range(3)]
         tokens, digests, found = self.programs[size](
             self._model.leaves,
@@ -124,12 +126,11 @@ class Head:
             *rules,
         )
         top_ids, top = np.asarray(found.top_ids).tolist(), np.asarray(found.top).tolist()
-        numbers_of = np.asarray(tokens).tolist(), np.asarray(digests).tolist()
+        drawn = np.asarray(tokens).tolist(), np.asarray(digests).tolist()
         chances = np.asarray(found.logprob).tolist(), np.asarray(found.rank).tolist()
-        columns = zip(*numbers_of, *chances, strict=True)
         return [
             HeadDrawn(token, digest, logprob, rank, tuple(zip(top_ids[i], top[i], strict=True)))
-            for i, (token, digest, logprob, rank) in enumerate(columns)
+            for i, (token, digest, logprob, rank) in enumerate(zip(*drawn, *chances, strict=True))
         ][:count]
 
     def _stack(self, rows: Sequence[HeadRow], size: int, index: int) -> Any:
@@ -155,9 +156,9 @@ def _head(
     mask: Array,
 ) -> tuple[Array, Array, Logprobs]:
     """(tokens, digests of the raw logits, log probabilities of the tokens or the given ones)."""
-    position, given, count = numbers[0], numbers[1], numbers[2, 0]
+    position, given, count, asked = numbers[0], numbers[1], numbers[2, 0], numbers[3, 0] > 0
     logits = model.bind(leaves).logits(hidden)
     each = unpack_settings(settings, jnp.arange(hidden.shape[0]))
     tokens = sample.draw(apply_rules(logits, factor, shift, mask), each, position, count)
-    asked = jnp.where(given < 0, jnp.maximum(tokens, 0), given)
-    return tokens, sample.digest(logits), logprobs(logits, asked, count)
+    meant = jnp.where(given < 0, jnp.maximum(tokens, 0), given)
+    return tokens, sample.digest(logits), logprobs(logits, meant, count, asked)

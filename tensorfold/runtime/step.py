@@ -257,8 +257,12 @@ def _step(
         block = jnp.stack([tokens, sample.digest(logits)])
         return lax.dynamic_update_slice(out, block, (0, start))
 
-    out = jnp.zeros((2, layout.rows), jnp.int32)
-    return lax.fori_loop(0, (count + size - 1) // size, tile, out), hidden, state
+    def head() -> Array:
+        return lax.fori_loop(0, (count + size - 1) // size, tile, none)
+
+    none = jnp.zeros((2, layout.rows), jnp.int32)
+    # The condition only saves time: XLA makes a loop of at most one round run at least once.
+    return lax.cond(count > 0, head, lambda: none), hidden, state
 
 
 def _copy_page(paged: tuple[bool, ...], state: State, source: Array, target: Array) -> State:

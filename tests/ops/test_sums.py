@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfold.ops.sums import row_sum
+from tensorfold.ops.sums import rounded, row_sum
 
 
 @pytest.mark.parametrize("width", [1, 2, 63, 64, 65, 191, 576, 1000])
@@ -38,3 +38,30 @@ def test_a_row_has_the_same_sum_among_any_number_of_rows(width: int) -> None:
     whole = np.asarray(compiled(x))
     for rows in (1, 2, 3, 8, 16):
         assert np.asarray(compiled(x[:rows])).tobytes() == whole[:rows].tobytes()
+
+
+@pytest.mark.parametrize("width", [96, 113])
+def test_a_product_is_rounded_before_it_is_added(width: int) -> None:
+    """The compiler must not make one multiply-add of them, whatever the number of rows."""
+
+    @jax.jit
+    def taps(x: jax.Array, weight: jax.Array, total: jax.Array) -> jax.Array:
+        for _ in range(3):
+            total = total + rounded(x * weight)
+        return total
+
+    draw = np.random.default_rng(width).standard_normal
+    x, total = (draw((64, width), dtype=np.float32) for _ in range(2))
+    weight = draw(width, dtype=np.float32)
+    wanted = total
+    for _ in range(3):
+        wanted = wanted + x * weight
+    for rows in (1, 2, 8, 16, 64):
+        got = np.asarray(taps(x[:rows], weight, total[:rows]))
+        assert got.tobytes() == wanted[:rows].tobytes()
+
+
+def test_a_rounded_product_keeps_what_is_not_finite() -> None:
+    got = np.asarray(rounded(jnp.asarray([np.nan, -np.inf, -0.0, 3.5], np.float32)))
+    assert np.isnan(got[0]) and got[1] == -np.inf and got[3] == 3.5
+    assert got[2] == 0 and np.signbit(got[2])
