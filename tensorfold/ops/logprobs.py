@@ -50,7 +50,11 @@ def logprobs(
         one = _row(logits[i], token[i])
         return jax.tree.map(lambda all_rows, value: all_rows.at[i].set(value), found, one)
 
-    return lax.fori_loop(0, jnp.where(asked, jnp.minimum(count, rows), 0), row, none)
+    def found() -> Logprobs:
+        return lax.fori_loop(0, jnp.minimum(count, rows), row, none)
+
+    # A condition, not a loop of no rounds: of a single row XLA takes the body out of the loop.
+    return lax.cond(asked, found, lambda: none)
 
 
 @jax.jit

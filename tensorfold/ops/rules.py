@@ -22,6 +22,6 @@ def apply_rules(
     token t is bit t % 32 of word t // 32, and a token whose bit is not set gets minus infinity.
     """
     scaled = jnp.where(logits > 0, logits / factor, rounded(logits * factor)) + shift
-    token = jnp.arange(logits.shape[1], dtype=jnp.uint32)
-    allowed = (mask[:, token // 32] >> (token % 32)) & 1
-    return jnp.where(allowed == 1, scaled, -jnp.inf)
+    bits = (mask[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    allowed = bits.reshape(len(mask), -1)[:, : logits.shape[1]] == 1
+    return jnp.where(allowed, scaled, -jnp.inf)

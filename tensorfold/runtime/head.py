@@ -53,7 +53,7 @@ class HeadRow:
 @dataclass(frozen=True)
 class HeadDrawn:
     """A drawn token, the digest of its raw logits, and the log probabilities, `top` as (id, log
-    probability) pairs; zeros where they were not asked for."""
+    probability) pairs; zeros if no row of the call asked for them."""
 
     token: int
     digest: int

@@ -261,7 +261,7 @@ def _step(
         return lax.fori_loop(0, (count + size - 1) // size, tile, none)
 
     none = jnp.zeros((2, layout.rows), jnp.int32)
-    # The condition only saves time: XLA makes a loop of at most one round run at least once.
+    # Of a single row XLA takes the body out of the loop, and so would run it for no rounds too.
     return lax.cond(count > 0, head, lambda: none), hidden, state
 
 
