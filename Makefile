@@ -53,13 +53,13 @@ conformance: $(DEV_READY)
 	$(BIN)/python -m benchmarks.conformance
 
 lint: $(DEV_READY)
-	$(BIN)/ruff check tensorfold tests benchmarks
-	$(BIN)/ruff format --check tensorfold tests benchmarks
+	$(BIN)/ruff check setup.py tensorfold tests benchmarks
+	$(BIN)/ruff format --check setup.py tensorfold tests benchmarks
 	$(BIN)/mypy
 
 format: $(DEV_READY)
-	$(BIN)/ruff check --fix tensorfold tests benchmarks
-	$(BIN)/ruff format tensorfold tests benchmarks
+	$(BIN)/ruff check --fix setup.py tensorfold tests benchmarks
+	$(BIN)/ruff format setup.py tensorfold tests benchmarks
 
 # The CPU kernels under the address, undefined-behaviour and thread sanitizers.
 sanitize:

@@ -16,12 +16,13 @@ SOURCES = (
     "pool",
     "sample",
 )
+HEADERS = ("attention", "avx2", "dispatch", "matmul", "pool", "sample")
 FOLDER = "tensorfold/kernels_cpu/src"
 
 kernels = Extension(
     "tensorfold.kernels_cpu._kernels",
     sources=[f"{FOLDER}/{name}.cc" for name in SOURCES],
-    depends=[f"{FOLDER}/{name}.h" for name in ("attention", "avx2", "dispatch", "matmul", "pool", "sample")],
+    depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
     # XLA's headers are not clean under our warnings: they are system headers.
     extra_compile_args=["-std=c++17", "-O3", "-isystem", ffi.include_dir()],
     extra_link_args=["-pthread"] if sys.platform.startswith("linux") else [],
