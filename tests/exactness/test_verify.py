@@ -36,10 +36,12 @@ def no_program_of_another_op() -> Iterator[None]:
     jax.clear_caches()
 
 
-def run_verify(sizes: dict[str, int], buckets: tuple[int, ...]) -> list[Comparison]:
+def run_verify(
+    sizes: dict[str, int], buckets: tuple[int, ...], tokens: int = 5
+) -> list[Comparison]:
     step = open_step(tiny_checkpoint(**sizes), lanes=LANES, context=128, buckets=buckets)
     rng = np.random.default_rng(0)
-    cases = make_cases([random_prompt(rng, 5), random_prompt(rng, 100)], tokens=5)
+    cases = make_cases([random_prompt(rng, 5), random_prompt(rng, 100)], tokens)
     return list(verify(step, cases))
 
 
@@ -113,7 +115,8 @@ def test_an_ordinary_op_is_found_and_named(
 ) -> None:
     monkeypatch.setenv("TENSORFOLD_KERNELS", "xla")
     monkeypatch.setattr(module, name, ordinary)
-    comparisons = run_verify(sizes, buckets)
+    # Enough tokens for bits that differ now and then to do so.
+    comparisons = run_verify(sizes, buckets, tokens=20)
     found = differing(comparisons)
     assert f"step in {buckets[-1]} rows" in found
     replies = {each for each in found if each.startswith(("greedy", "sampled"))}
