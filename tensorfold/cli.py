@@ -29,6 +29,7 @@ from tensorfold.checkpoints.interface import Progress as ProgressEvent
 
 # Everything that imports JAX is imported where it is used: --help must not take seconds.
 if TYPE_CHECKING:
+    from tensorfold.engine.stress import Stress
     from tensorfold.engine.thread import ThreadEngine
     from tensorfold.runtime.step import StepFunction
     from tensorfold.serving.app import App
@@ -95,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.model()
     verify.parser.add_argument("--json", action="store_true", help="one JSON object a comparison")
+    verify.parser.add_argument(
+        "--draft-model", metavar="MODEL", help="also compare replies that this model drafts"
+    )
     verify.parser.add_argument(
         "--tokens", type=_positive, default=12, metavar="N", help="tokens a reply (default 12)"
     )
@@ -164,6 +168,11 @@ class _Options:
 
     def scheduling(self) -> None:
         group = self.parser.add_argument_group("scheduling")
+        group.add_argument(
+            "--draft-model",
+            metavar="MODEL",
+            help="a smaller model of the same tokenizer that drafts; the replies are the same",
+        )
         group.add_argument(
             "--no-drafts",
             action="store_true",
@@ -354,17 +363,19 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    from tensorfold.engine.stress import Stress
     from tensorfold.engine.verify import LANES, make_cases, verify
     from tensorfold.verify_prompts import make_prompts
 
     checkpoint = _open(options.model)
     prompts = make_prompts(checkpoint.tokenizer)
     context = max(map(len, prompts)) + options.tokens
-    step = _step_function(checkpoint, lanes=LANES, context=context)
+    draft = _open(options.draft_model) if options.draft_model else None
+    step, draft_step = _step_functions(checkpoint, draft, lanes=LANES, context=context)
     if options.stress:
-        return _stress(step, prompts, options)
+        return _stress(Stress(step, prompts, options.tokens, draft_step), options)
     compared = differences = 0
-    for comparison in verify(step, make_cases(prompts, options.tokens)):
+    for comparison in verify(step, make_cases(prompts, options.tokens), draft_step):
         compared += 1
         differences += bool(comparison.difference)
         if options.json:
@@ -376,18 +387,14 @@ def _verify(options: argparse.Namespace) -> int:
     return int(differences > 0)
 
 
-def _stress(step: "StepFunction", prompts: list[list[int]], options: argparse.Namespace) -> int:
+def _stress(stress: "Stress", options: argparse.Namespace) -> int:
     """Run random traffic, and print the smallest of it that comes out otherwise."""
     from collections import Counter
-
-    from tensorfold.engine.stress import Stress
 
     totals: Counter[str] = Counter()
     difference = ""
     with _console.status("comparing") as status:
-        for case, outcome in Stress(step, prompts, options.tokens).run(
-            options.stress, options.seed
-        ):
+        for case, outcome in stress.run(options.stress, options.seed):
             found = outcome.__dict__.copy()
             difference = found.pop("difference")
             totals.update(found, rounds=1)
@@ -410,7 +417,7 @@ def _bench(options: argparse.Namespace) -> int:
     checkpoint = _open(options.model)
     loads = [Load(streams, options.prompt, options.tokens) for streams in options.streams]
     context = max(load.context for load in loads)
-    step = _step_function(checkpoint, lanes=max(options.streams), context=context)
+    step, _ = _step_functions(checkpoint, None, lanes=max(options.streams), context=context)
     seconds = time.perf_counter() - started
     with _console.status("measuring") as status:
         report = measure(
@@ -459,29 +466,35 @@ def _open(name: str | None) -> Checkpoint:
         return open_checkpoint(resolve(name, progress))
 
 
-def _step_function(
+def _step_functions(
     checkpoint: Checkpoint,
+    draft: Checkpoint | None,
     *,
     lanes: int,
     context: int | None,
     prompt_cache_gib: float | None = None,
-) -> "StepFunction":
+) -> "tuple[StepFunction, StepFunction | None]":
+    """Of the model, and of the one that drafts for it if there is one."""
     from tensorfold.checkpoints.hub import home
-    from tensorfold.engine.start import open_step_function
+    from tensorfold.engine.start import load_draft_model, open_draft_step, open_step_function
     from tensorfold.runtime.compilation import keep_compiled_programs
     from tensorfold.runtime.kept import KeptFiles
 
     keep_compiled_programs(home() / "compiled")
     kept = KeptFiles(home() / "kept")
     with _progress() as progress:
-        return open_step_function(
+        draft_model = load_draft_model(draft, checkpoint, progress, kept) if draft else None
+        step = open_step_function(
             checkpoint,
             lanes=lanes,
             context=context,
             prompt_cache_gib=prompt_cache_gib,
+            draft_model=draft_model,
             progress=progress,
             kept=kept,
         )
+        draft_step = open_draft_step(draft_model, step, progress, kept) if draft_model else None
+    return step, draft_step
 
 
 def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[ThreadEngine, App]":
@@ -502,10 +515,12 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     tokenizer = checkpoint.tokenizer
     controls = {tokenizer.token_text(token) for token in tokenizer.control_ids}
     tool_format = choose_format(options.tool_format, source or "", controls)
+    draft = _open(options.draft_model) if options.draft_model else None
     with ThreadPoolExecutor(1) as aside:
         opening = aside.submit(
-            _step_function,
+            _step_functions,
             checkpoint,
+            draft,
             lanes=options.parallel,
             context=options.context,
             prompt_cache_gib=options.prompt_cache_gib,
@@ -515,10 +530,11 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         from tensorfold.serving.app import create_app
         from tensorfold.serving.service import ReplyDefaults, Service
 
-        step = opening.result()
+        step, draft_step = opening.result()
     engine = start_engine(
         step,
         drafts=not options.no_drafts,
+        draft_step=draft_step,
         decode_share=options.decode_share,
         queue=options.max_queue,
     )

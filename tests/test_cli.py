@@ -162,8 +162,8 @@ def test_verify_exits_with_1_at_a_difference(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [Comparison("step in 8 rows", 7), Comparison("rope", 3, "2 rows differ")]
-    monkeypatch.setattr(verify_module, "verify", lambda step, cases: iter(found))
-    monkeypatch.setattr(cli, "_step_function", lambda *arguments, **named: None)
+    monkeypatch.setattr(verify_module, "verify", lambda *arguments: iter(found))
+    monkeypatch.setattr(cli, "_step_functions", lambda *arguments, **named: (None, None))
     assert cli.main(["verify", str(folder)]) == 1
     out, err = capsys.readouterr()
     assert out == "same   step in 8 rows (7)\nDIFFERS: 2 rows differ rope (3)\n"

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from tensorfold.checkpoints.interface import Checkpoint, Progress
+from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress
+from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Limits
 from tensorfold.engine.pages import PagePool
@@ -18,7 +21,7 @@ from tensorfold.engine.worker import Worker
 from tensorfold.models.family import Spec
 from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.kept import KeptFiles
-from tensorfold.runtime.load import describe, load
+from tensorfold.runtime.load import LoadedModel, describe, load
 from tensorfold.runtime.memory import fit_state
 from tensorfold.runtime.packed import Span
 from tensorfold.runtime.probe import keep_probed, probe_step, read_probed, run_alone
@@ -35,17 +38,19 @@ def open_step_function(
     lanes: int,
     context: int | None,
     prompt_cache_gib: float | None = None,
+    draft_model: LoadedModel | None = None,
     progress: Callable[[Progress], None] | None = None,
     kept: KeptFiles | None = None,
 ) -> StepFunction:
-    """Load, make the state and compile every program, or take from `kept` what is there.
+    """Load, make the state and compile every program, or take from `kept` what is there. Room is
+    left for `open_draft_step` of `draft_model`.
 
     Raises CheckpointError for a checkpoint and ValueError for settings that can't be served.
     """
 
     def fit(spec: Spec) -> StateShape:
         return fit_state(
-            spec.state,
+            spec.state + (draft_model.spec.state if draft_model else ()),
             model_context=spec.context,
             lanes=lanes,
             context=context,
@@ -65,8 +70,44 @@ def open_step_function(
             lanes=lanes,
             context=context,
             prompt_cache_gib=prompt_cache_gib,
+            draft_model=draft_model,
             progress=progress,
         )
+    return step
+
+
+def load_draft_model(
+    checkpoint: Checkpoint,
+    target: Checkpoint,
+    progress: Callable[[Progress], None] | None = None,
+    kept: KeptFiles | None = None,
+) -> LoadedModel:
+    """Load a model that is to draft for `target`. Raises CheckpointError if its tokens are others'.
+
+    A vocabulary may be filled up beyond the tokenizer's, and by another number in each.
+    """
+    ours, theirs = checkpoint.tokenizer, target.tokenizer
+    for token in range(max(ours.vocab_size, theirs.vocab_size)):
+        texts = [
+            each.token_text(token) if token < each.vocab_size else "none" for each in (ours, theirs)
+        ]
+        if texts[0] != texts[1]:
+            raise CheckpointError(
+                f"{checkpoint.name} can't draft for {target.name}: token {token} is {texts[0]!r} "
+                f"there and {texts[1]!r} here; a draft model must have the same tokenizer"
+            )
+    return load(checkpoint, progress, kept)
+
+
+def open_draft_step(
+    model: LoadedModel,
+    target: StepFunction,
+    progress: Callable[[Progress], None] | None = None,
+    kept: KeptFiles | None = None,
+) -> StepFunction:
+    """Compile the steps of a draft model, over state of the target's lanes and pages."""
+    step = StepFunction(model, target.shape)
+    step.compile(progress, kept)
     return step
 
 
@@ -83,12 +124,14 @@ def start_engine(
     step: StepFunction,
     *,
     drafts: bool = True,
+    draft_step: StepFunction | None = None,
     decode_share: float = 0.25,
     queue: int | None = None,
 ) -> ThreadEngine:
     """An engine over a compiled step function, which it owns from here on.
 
     drafts: False decodes every reply one token at a time
+    draft_step: from `open_draft_step`; it drafts beside the copies
     decode_share: see `RowLimits`; queue: see `Limits`
 
     Buckets in which a row gets other bits than in the smallest are not used. Raises RuntimeError if
@@ -108,7 +151,10 @@ def start_engine(
         raise RuntimeError(f"{step.shape.lanes} lanes do not fit a step of {most} rows")
     limits = RowLimits.of_buckets(step.buckets, decode_share)
     scheduler = Scheduler(step.shape, limits, make_pool(step))
-    drafting = Drafting(step.buckets, None if drafts else [])
+    sources: list[DraftSource] = [CopySource()] if drafts else []
+    if drafts and draft_step:
+        sources.append(ModelSource(draft_step, step.model.spec.vocab_size))
+    drafting = Drafting(step.buckets, sources)
     time_steps(step, drafting.times)
     capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes, queue)
     return ThreadEngine(Worker(step, scheduler, drafting), capacity)

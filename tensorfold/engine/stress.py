@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
 from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import StepTimes
@@ -82,6 +83,9 @@ class Guesses:
         self._plain = plain
         self._rng = np.random.default_rng(seed)
 
+    def follow(self, replies: Sequence[Reply]) -> None:
+        """See `DraftSource`."""
+
     def chances(self, reply: Reply, most: int) -> list[float]:
         """See `DraftSource`."""
         return [0.9] * int(self._rng.integers(0, most + 1))
@@ -105,8 +109,16 @@ class Guesses:
 class Stress:
     """Random rounds on one step function."""
 
-    def __init__(self, step: StepFunction, prompts: Sequence[Sequence[int]], tokens: int):
+    def __init__(
+        self,
+        step: StepFunction,
+        prompts: Sequence[Sequence[int]],
+        tokens: int,
+        draft_step: StepFunction | None = None,
+    ):
+        """`draft_step` runs a draft model."""
         self._step = step
+        self._draft_step = draft_step
         self._prompts = prompts
         self._tokens = tokens
         self._plain: dict[Request, Traced] = {}
@@ -143,6 +155,8 @@ class Stress:
         scheduler = Scheduler(self._step.shape, case.limits, pool)
         times = StepTimes(self._step.buckets, learns=False)
         sources: list[DraftSource] = [CopySource(), Guesses(self.plain, case.seed)]
+        if self._draft_step:
+            sources.append(ModelSource(self._draft_step, self._step.model.spec.vocab_size))
         worker = Worker(self._step, scheduler, Drafting(self._step.buckets, sources, times))
         replies = self._finish(worker, case.arrivals)
         stats = worker.stats()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
 from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import StepTimes
@@ -49,10 +50,13 @@ def make_cases(prompts: Sequence[Sequence[int]], tokens: int) -> list[Request]:
     return cases
 
 
-def verify(step: StepFunction, cases: Sequence[Request]) -> Iterator[Comparison]:
+def verify(
+    step: StepFunction, cases: Sequence[Request], draft_step: StepFunction | None = None
+) -> Iterator[Comparison]:
     """Compare, yielding a line for each comparison as it is made.
 
-    `step` needs LANES lanes and pages for all of them at the length of the cases.
+    `step` needs LANES lanes and pages for all of them at the length of the cases; `draft_step` runs
+    a draft model.
     """
     broken = probe_step(step).broken
     for bucket in step.buckets:
@@ -75,7 +79,11 @@ def verify(step: StepFunction, cases: Sequence[Request]) -> Iterator[Comparison]
         limits = RowLimits(chunk=chunk)
         yield from compare(f"prompt in chunks of {chunk}", run_together(step, cases, limits))
     for case in cases:
-        yield from compare("drafted", _drafted(step, case, plain[case.id]))
+        guesses = Guesses(lambda request: plain[request.id], seed=0)
+        yield from compare("drafted", _drafted(step, case, [CopySource(), guesses]))
+        if draft_step:
+            modelled = [ModelSource(draft_step, step.model.spec.vocab_size)]
+            yield from compare("drafted by the model", _drafted(step, case, modelled))
         for name, got in _again(step, case):
             yield from compare(name, got)
         yield from compare("preempted and replayed", _preempted(step, case))
@@ -114,9 +122,10 @@ def run(
     return {request_id: trace(found) for request_id, found in events.items()}
 
 
-def _drafted(step: StepFunction, case: Request, plain: Traced) -> dict[str, Traced]:
-    """With as many drafts as there can be: copies, and guesses of which most are right."""
-    sources: list[DraftSource] = [CopySource(), Guesses(lambda request: plain, seed=0)]
+def _drafted(
+    step: StepFunction, case: Request, sources: Sequence[DraftSource]
+) -> dict[str, Traced]:
+    """With as many drafts as there can be."""
     times = StepTimes(step.buckets, learns=False)
     drafting = Drafting(step.buckets, sources, times)
     worker = Worker(step, Scheduler(step.shape, RowLimits(), make_pool(step)), drafting)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.drafts.drafting import MOST_DRAFTS, Drafting
 from tensorfold.engine.interface import (
     EngineStats,
     Event,
@@ -170,6 +170,9 @@ class Worker:
         parts = []
         limits = self.scheduler.limits
         if chunk is None:
+            for reply in decoding:
+                # A draft source may keep state of its own on the reply's pages.
+                self.scheduler.make_room(reply, 1 + min(MOST_DRAFTS, reply.most_drafts))
             drafts = self._drafting.propose(decoding, min(limits.alone, limits.beside))
         else:
             drafts = [[] for _ in decoding]

@@ -140,6 +140,9 @@ class CopySource:
     def __init__(self) -> None:
         self._of: dict[Reply, CopyDrafts] = {}
 
+    def follow(self, replies: Sequence[Reply]) -> None:
+        """See `DraftSource`."""
+
     def chances(self, reply: Reply, most: int) -> list[float]:
         """See `DraftSource`."""
         return self._drafts(reply).chances(most)

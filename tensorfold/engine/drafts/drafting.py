@@ -7,8 +7,8 @@ from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import Offer, StepTimes, choose_widths
 from tensorfold.engine.reply import Reply
 
-_MOST = 31
-"""Drafts of one reply: with its own row they fill a bucket."""
+MOST_DRAFTS = 31
+"""Of one reply: with its own row they fill a bucket."""
 _FORCED = 0.99
 """The chance of a token that a rule says must come."""
 
@@ -30,6 +30,9 @@ class Drafting:
         """Drafts for each of the replies of a step of at most `most_rows` rows."""
         if not replies:
             return []
+        drafted = [reply for reply in replies if reply.request.draft]
+        for source in self._sources:
+            source.follow(drafted)
         choices = [self._choose(reply) for reply in replies]
         offers = [offer for _, offer in choices]
         widths = choose_widths(offers, self.times, max(most_rows, len(replies)))
@@ -65,7 +68,7 @@ class Drafting:
 
     def _choose(self, reply: Reply) -> tuple[DraftSource | None, Offer]:
         """The source of the likeliest next token, forced text before all; None without one."""
-        most = min(_MOST, reply.most_drafts)
+        most = min(MOST_DRAFTS, reply.most_drafts)
         if not reply.request.draft or most < 1:
             return None, Offer()
         if reply.forced:

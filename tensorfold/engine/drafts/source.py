@@ -14,6 +14,11 @@ class DraftSource(Protocol):
         """What proposing one more token costs, for all replies of a step together."""
         ...
 
+    def follow(self, replies: Sequence[Reply]) -> None:
+        """The replies that may be drafted in the next step, their lanes and pages as they are now.
+        Called before `chances` is asked about them."""
+        ...
+
     def chances(self, reply: Reply, most: int) -> Sequence[float]:
         """The chance of each of the next `most` proposals, or fewer, that it is right if those
         before it are. Empty: nothing to propose."""
