@@ -12,11 +12,12 @@ SOURCES = (
     "ffi",
     "matmul",
     "matmul_avx2",
+    "matmul_avx512",
     "matmul_portable",
     "pool",
     "sample",
 )
-HEADERS = ("attention", "avx2", "dispatch", "matmul", "pool", "sample")
+HEADERS = ("attention", "avx2", "avx512", "dispatch", "matmul", "pool", "sample")
 FOLDER = "tensorfold/kernels_cpu/src"
 
 kernels = Extension(

@@ -18,7 +18,8 @@ _TARGETS = {
 _VERSION = 3
 """Of the packed matrices and calls; src/ffi.cc has it too."""
 
-_LEVELS = ("portable", "avx2")
+LEVELS = ("portable", "avx2", "avx512")
+"""Instruction sets, the plainest first."""
 
 
 @functools.cache
@@ -49,12 +50,12 @@ def available() -> bool:
 
 
 def level() -> str:
-    """The instruction set in use: "portable" or "avx2" (TENSORFOLD_CPU_LEVEL lowers it)."""
+    """The one of LEVELS in use (TENSORFOLD_CPU_LEVEL lowers it)."""
     library = _library()
-    return "none" if library is None else _LEVELS[library.TensorfoldLevel()]
+    return "none" if library is None else LEVELS[library.TensorfoldLevel()]
 
 
 def set_level(name: str) -> bool:
     """Use the instruction set `name` from here on; False if this machine lacks it."""
     library = _library()
-    return library is not None and bool(library.TensorfoldSetLevel(_LEVELS.index(name)))
+    return library is not None and bool(library.TensorfoldSetLevel(LEVELS.index(name)))

@@ -73,7 +73,8 @@ void TryMatMul(Format format, bool half, size_t outputs, size_t inputs, size_t g
   std::vector<float> plain(rows * outputs), fast(rows * outputs);
   SetLevel(Level::kPortable);
   MatMul(matrix, around, x.data(), rows, plain.data());
-  if (SetLevel(Level::kAvx2)) {
+  for (const Level level : {Level::kAvx2, Level::kAvx512}) {
+    if (!SetLevel(level)) continue;
     MatMul(matrix, around, x.data(), rows, fast.data());
     Close(plain, fast, "matmul");
   }

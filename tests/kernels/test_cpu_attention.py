@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from platforms import LEVELS
 
 from tensorfold.kernels_cpu import attention as kernel
 from tensorfold.kernels_cpu import library
@@ -17,7 +18,7 @@ from tensorfold.ops.rows import PAGE, Rows, make_rows
 LANES, PAGES_PER_LANE = 3, 4
 
 
-@pytest.fixture(params=["portable", "avx2"])
+@pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
     before = library.level()
     assert library.set_level(request.param)

@@ -1,5 +1,6 @@
 """The CPU matmul against float64, at every format, dispatch level and edge."""
 
+import platform
 from collections.abc import Iterator
 
 import jax.numpy as jnp
@@ -8,20 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from platforms import LEVELS
 
 from tensorfold.checkpoints.interface import Quantised, Tensor
 from tensorfold.kernels_cpu import library
 from tensorfold.kernels_cpu.matmul import can_pack, matmul, pack, take_rows
 
-LEVELS = ["portable", "avx2"]
 FORMATS = ["q4", "q8", "float32", "float16", "bfloat16"]
 
 
 @pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
     before = library.level()
-    if not library.set_level(request.param):
-        pytest.fail(f"this machine runs the tests without {request.param}")
+    assert library.set_level(request.param)
     yield request.param
     library.set_level(before)
 
@@ -78,6 +78,28 @@ def test_every_format_and_row_count(level: str, form: str, rows: int) -> None:
     got = np.asarray(matmul(jnp.asarray(x), pack(weight)))
     wanted = reference(x, as_float64(weight))
     close(got, wanted, x, as_float64(weight))
+
+
+def test_there_is_a_level_beside_the_portable_one() -> None:
+    assert LEVELS[0] == "portable"
+    assert len(LEVELS) > 1 or platform.machine() not in ("x86_64", "AMD64")
+
+
+@pytest.mark.skipif("avx512" not in LEVELS, reason="this processor has no AVX-512")
+@pytest.mark.parametrize("form", FORMATS)
+def test_avx512_has_the_bits_of_avx2(form: str) -> None:
+    """A sum is of one output, so a wider register changes none."""
+    rng = np.random.default_rng(7)
+    packed = pack(make_weight(rng, form, 250, 256, 32, half=True))
+    for rows in (1, 2, 3, 4, 7, 8, 9, 16, 65):
+        x = jnp.asarray(rng.standard_normal((rows, 256), dtype=np.float32) * 100)
+        found = {}
+        for use in ("avx2", "avx512"):
+            before = library.level()
+            assert library.set_level(use)
+            found[use] = np.asarray(matmul(x, packed)).tobytes()
+            library.set_level(before)
+        assert found["avx2"] == found["avx512"]
 
 
 @given(

@@ -221,7 +221,7 @@ void Attend(const Attention& a) {
   });
   const AttendKernels& kernels =
 #if defined(__x86_64__)
-      CurrentLevel() == Level::kAvx2 ? kAttendAvx2 :
+      CurrentLevel() >= Level::kAvx2 ? kAttendAvx2 :
 #endif
                                      kAttendPortable;
   const std::vector<Unit> units = Units(a);

@@ -1,5 +1,6 @@
 #include "dispatch.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +12,7 @@ Level BestLevel() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("f16c")) {
-    return Level::kAvx2;
+    return __builtin_cpu_supports("avx512f") ? Level::kAvx512 : Level::kAvx2;
   }
 #endif
   return Level::kPortable;
@@ -19,8 +20,10 @@ Level BestLevel() {
 
 Level StartLevel() {
   const char* asked = std::getenv("TENSORFOLD_CPU_LEVEL");
+  const Level best = BestLevel();
   if (asked && std::strcmp(asked, "portable") == 0) return Level::kPortable;
-  return BestLevel();
+  if (asked && std::strcmp(asked, "avx2") == 0) return std::min(best, Level::kAvx2);
+  return best;
 }
 
 std::atomic<Level>& Chosen() {

@@ -3,7 +3,7 @@
 
 namespace tensorfold {
 
-enum class Level : int { kPortable = 0, kAvx2 = 1 };
+enum class Level : int { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
 
 // The best level of this machine, or a lower one that TENSORFOLD_CPU_LEVEL names.
 Level CurrentLevel();

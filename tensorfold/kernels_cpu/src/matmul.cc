@@ -26,6 +26,7 @@ float* Scratch(size_t floats) {
 
 const MatMulKernels& Kernels() {
 #if defined(__x86_64__)
+  if (CurrentLevel() == Level::kAvx512) return kMatMulAvx512;
   if (CurrentLevel() == Level::kAvx2) return kMatMulAvx2;
 #endif
   return kMatMulPortable;
@@ -49,6 +50,16 @@ void MatMul(const Matrix& matrix, const Around& around, const float* x, size_t r
   });
   ParallelFor(matrix.panels(),
               [&](size_t panel) { kernels.panel(matrix, around, prepared, panel, y); });
+}
+
+float* Buffer(size_t floats) {
+  thread_local std::unique_ptr<float[]> memory;
+  thread_local size_t size = 0;
+  if (size < floats) {
+    memory.reset(new float[floats + 16]);
+    size = floats;
+  }
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
 }
 
 float HalfToFloat(uint16_t half) {

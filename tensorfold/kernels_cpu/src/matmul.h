@@ -97,6 +97,10 @@ struct MatMulKernels {
 
 extern const MatMulKernels kMatMulPortable;
 extern const MatMulKernels kMatMulAvx2;
+extern const MatMulKernels kMatMulAvx512;
+
+// A buffer of this thread, on a cache line. The next call may move it.
+float* Buffer(size_t floats);
 
 float HalfToFloat(uint16_t half);
 

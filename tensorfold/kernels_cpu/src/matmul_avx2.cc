@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "avx2.h"
 #include "matmul.h"
@@ -351,17 +350,6 @@ TF_AVX2 void RowsFrom(size_t row, const Part& part, const Around& around, const 
       FewRows<Form, 1, kTiles>(part, around, prepared, row, y);
     }
   }
-}
-
-// A buffer of this thread, on a cache line.
-float* Buffer(size_t floats) {
-  thread_local std::unique_ptr<float[]> memory;
-  thread_local size_t size = 0;
-  if (size < floats) {
-    memory.reset(new float[floats + 16]);
-    size = floats;
-  }
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
 }
 
 // All whole blocks of rows; the first row that is left.
