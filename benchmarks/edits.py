@@ -1,7 +1,7 @@
 """Documents that replies quote or rewrite: code, JSON, lists and prose.
 
-A prompt shows a document, says that it comes again, and ends with the document's first line, so
-that a small model without instructions to follow goes on with what it has read.
+A prompt shows a document twice, says that it comes again, and ends with the document's first line:
+a model of 135 million parameters that has seen it only once often writes something else.
 """
 
 _DOCUMENTS = {
@@ -210,9 +210,8 @@ bells. Nobody had ever seen him lose his way, and nobody had ever seen him hurry
 }
 
 PROMPTS = {
-    name: f"Here is a {name}:\n\n{text}\nHere is the same {name} once more:\n\n"
-    + text.partition("\n")[0]
-    + "\n"
+    name: f"Here is a {name}:\n\n{text}\nHere is the same {name} once more:\n\n{text}\n"
+    f"Here is the same {name} once more:\n\n" + text.partition("\n")[0] + "\n"
     for name, text in _DOCUMENTS.items()
 }
 """By the document's name. The reply is worth as many tokens as the rest of the document has."""
