@@ -11,6 +11,7 @@ from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progre
 from tensorfold.engine.drafts.copies import CopySource
 from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.drafts.next_token import NextTokenSource
 from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Limits
@@ -50,7 +51,9 @@ def open_step_function(
 
     def fit(spec: Spec) -> StateShape:
         return fit_state(
-            spec.state + (draft_model.spec.state if draft_model else ()),
+            spec.state
+            + (spec.next_token.state if spec.next_token else ())
+            + (draft_model.spec.state if draft_model else ()),
             model_context=spec.context,
             lanes=lanes,
             context=context,
@@ -120,18 +123,33 @@ def _works(step: StepFunction) -> bool:
         return False
 
 
+def open_next_token_step(
+    step: StepFunction,
+    progress: Callable[[Progress], None] | None = None,
+    kept: KeptFiles | None = None,
+) -> StepFunction | None:
+    """Compile the steps of a model's own next-token layers; None if it has none."""
+    if step.model.spec.next_token is None:
+        return None
+    following = StepFunction(step.model, step.shape, next_token=True)
+    following.compile(progress, kept)
+    return following
+
+
 def start_engine(
     step: StepFunction,
     *,
     drafts: bool = True,
     draft_step: StepFunction | None = None,
+    next_token_step: StepFunction | None = None,
     decode_share: float = 0.25,
     queue: int | None = None,
 ) -> ThreadEngine:
     """An engine over a compiled step function, which it owns from here on.
 
     drafts: False decodes every reply one token at a time
-    draft_step: from `open_draft_step`; it drafts beside the copies
+    draft_step, next_token_step: from `open_draft_step` and `open_next_token_step`; they draft
+        beside the copies
     decode_share: see `RowLimits`; queue: see `Limits`
 
     Buckets in which a row gets other bits than in the smallest are not used. Raises RuntimeError if
@@ -154,6 +172,8 @@ def start_engine(
     sources: list[DraftSource] = [CopySource()] if drafts else []
     if drafts and draft_step:
         sources.append(ModelSource(draft_step, step.model.spec.vocab_size))
+    if drafts and next_token_step:
+        sources.append(NextTokenSource(next_token_step))
     drafting = Drafting(step.buckets, sources)
     time_steps(step, drafting.times)
     capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes, queue)

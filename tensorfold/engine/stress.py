@@ -78,10 +78,14 @@ class Guesses:
     """A draft source that knows the plain replies and lies now and then, by a seed."""
 
     seconds = 0.0
+    takes_hidden = False
 
     def __init__(self, plain: Callable[[Request], Traced], seed: int):
         self._plain = plain
         self._rng = np.random.default_rng(seed)
+
+    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
+        """See `DraftSource`."""
 
     def follow(self, replies: Sequence[Reply]) -> None:
         """See `DraftSource`."""

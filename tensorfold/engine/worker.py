@@ -48,6 +48,10 @@ class Runner(Protocol):
         """Draw from rows of the last step under rules of their own."""
         ...
 
+    def hidden(self) -> np.ndarray:
+        """Every row's hidden vector of the last step, [R, D]."""
+        ...
+
     def copy_page(self, source: int, target: int) -> None:
         """Make a page hold what another does."""
         ...
@@ -134,6 +138,8 @@ class Worker:
         self._time(parts, time.monotonic() - started)
         read = sum(len(part.span.tokens) for part in parts if not part.reply.decoding)
         drawn = sum(self._take(part, drawn) for part, drawn in zip(parts, draws, strict=True))
+        if self._drafting.takes_hidden:
+            self._tell(parts)
         self._count(read, drawn)
 
     def stats(self, recompilations: int = 0) -> EngineStats:
@@ -265,6 +271,15 @@ class Worker:
         if new:
             self._append(reply, part.drafts, new[: reply.request.max_tokens - reply.drawn])
         return len(new)
+
+    def _tell(self, parts: Sequence[Part]) -> None:
+        """Tell the drafts of the hidden vectors of rows that stand."""
+        hidden, row = self.runner.hidden(), 0
+        for reply, span in ((part.reply, part.span) for part in parts):
+            if reply.holding is not None:
+                standing = min(len(span.tokens), len(reply.known) - 1 - span.position)
+                self._drafting.saw(reply, span.position, hidden[row : row + standing])
+            row += len(span.tokens)
 
     def _append(self, reply: Reply, drafts: Sequence[int], new: Sequence[Draw]) -> None:
         tokens = tuple(draw.token for draw in new)

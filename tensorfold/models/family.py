@@ -27,6 +27,14 @@ class Model(Protocol):
         """The output head."""
         ...
 
+    def next_token(
+        self, rows: Rows, hidden: Float[Array, "R D"], state: State
+    ) -> tuple[Float[Array, "R D"], State]:
+        """Hidden rows of the next-token layers, for the same output head, and their state with the
+        rows written. A row has the token after the one whose hidden vector it comes with. Only of
+        models whose `Spec` has `next_token`."""
+        ...
+
 
 @dataclass(frozen=True)
 class Leaf:
@@ -133,6 +141,15 @@ def state_bytes(layers: tuple[LayerState, ...]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
+class NextToken:
+    """Layers that predict the token after the next one, from hidden vectors of `width`, with
+    `state` of their own."""
+
+    state: tuple[LayerState, ...]
+    width: int
+
+
+@dataclass(frozen=True)
 class Spec:
     """A model that a checkpoint's config describes, before any weight is read.
 
@@ -140,6 +157,8 @@ class Spec:
     leaves: parameter path, dots between, -> how to fill it; every parameter exactly once
     state: one entry a layer
     ignored: checkpoint tensors that are known and not needed
+    next_token: the model's own draft layers, if it has some
+    otherwise: the model without parts that some checkpoints leave out
     """
 
     build: Callable[[], Any]
@@ -148,6 +167,8 @@ class Spec:
     vocab_size: int
     context: int
     ignored: Callable[[str], bool] = lambda name: False
+    next_token: NextToken | None = None
+    otherwise: "Spec | None" = None
 
     @property
     def paged(self) -> bool:

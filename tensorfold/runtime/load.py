@@ -20,7 +20,7 @@ from tensorfold.runtime.kept import BORDER, KeptFiles
 
 # Flax and the families are imported where they are used: with kept weights a start needs neither.
 
-_OF_THE_FAMILY = ("build", "leaves", "ignored")
+_OF_THE_FAMILY = ("build", "leaves", "ignored", "otherwise")
 """What a `Spec` says to a load and a trace only; the rest is kept with the weights."""
 
 Leaves = tuple[Weight, ...]
@@ -66,9 +66,16 @@ def describe(checkpoint: Checkpoint) -> Spec:
     from tensorfold.models import registry
 
     try:
-        return registry.find(checkpoint.config)
+        spec = registry.find(checkpoint.config)
     except ValueError as error:
         raise CheckpointError(f"{checkpoint.name}: {error}") from None
+    if spec.otherwise and any(
+        source not in checkpoint.tensors
+        for leaf in spec.leaves.values()
+        for source in _sources(checkpoint, leaf)
+    ):
+        return spec.otherwise
+    return spec
 
 
 def load(

@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.stages import Compiled, Lowered
 
 from tensorfold.checkpoints.interface import Progress
-from tensorfold.models.family import PagedKV, State
+from tensorfold.models.family import LayerState, PagedKV, State
 from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
@@ -64,8 +64,21 @@ class Drawn:
 class StepFunction:
     """Runs steps of a model on state that it owns. Not thread-safe: one thread owns the device."""
 
-    def __init__(self, model: LoadedModel, shape: StateShape, buckets: Sequence[int] | None = None):
+    def __init__(
+        self,
+        model: LoadedModel,
+        shape: StateShape,
+        buckets: Sequence[int] | None = None,
+        *,
+        next_token: bool = False,
+    ):
+        """`next_token`: run the model's next-token layers in its place (`models.family.NextToken`),
+        on state of their own; rows then come with hidden vectors and draw the token after next."""
         self.model = model
+        following = model.spec.next_token if next_token else None
+        self._layers = following.state if following else model.spec.state
+        self.width = following.width if following else 0
+        """Of the hidden vectors that rows come with; 0: they come without."""
         self.shape = shape
         self.buckets = tuple(sorted(buckets or usable_buckets()))
         self.kept: KeptFiles | None = None
@@ -80,7 +93,7 @@ class StepFunction:
 
     def reset(self) -> None:
         """Fresh state, for instance after a step that failed with the old one donated."""
-        self._state = make_state(self.model, self.shape)
+        self._state = make_state(self._layers, self.shape)
 
     def compile(
         self,
@@ -118,8 +131,9 @@ class StepFunction:
                     programs[name] = future.result()
                     report()
         self._programs = {rows: programs[f"step {rows}"] for rows in self.buckets}
-        self._head.programs = {size: programs[f"head {size}"] for size in self._head.sizes}
-        self._copy = programs["copy"]
+        if not self.width:
+            self._head.programs = {size: programs[f"head {size}"] for size in self._head.sizes}
+            self._copy = programs["copy"]
 
     def kept_names(self) -> dict[str, str]:
         """The name that each program is kept under: another for whatever could make it another
@@ -127,14 +141,18 @@ class StepFunction:
         flat, tree = jax.tree.flatten(self.model.leaves)
         arrays = [(leaf.shape, leaf.dtype.name) for leaf in flat]
         sizes = self.shape.lanes, self.shape.pages_per_lane, self.shape.pages
-        form = repr((self.model.spec.state, sizes))
+        form = repr((self._layers, self.width, sizes))
         model = key(build_key(), self.model.config, arrays, str(tree), form)
         return {name: f"program-{key(model, name)}" for name in self._makers()}
 
     def _makers(self) -> dict[str, Callable[[], Lowered]]:
         """How each program is made: every bucket's step, every size of the head, the copy of a
-        page."""
-        steps = {f"step {rows}": partial(self._lower, rows) for rows in self.buckets}
+        page. Next-token layers need the steps only."""
+        steps: dict[str, Callable[[], Lowered]] = {
+            f"step {rows}": partial(self._lower, rows) for rows in self.buckets
+        }
+        if self.width:
+            return steps
         heads = {f"head {size}": partial(self._lower_head, size) for size in self._head.sizes}
         return steps | heads | {"copy": self._lower_copy}
 
@@ -144,8 +162,10 @@ class StepFunction:
         block_table: np.ndarray,
         settings: np.ndarray,
         bucket: int | None = None,
+        hidden: Sequence[np.ndarray] | None = None,
     ) -> list[Drawn]:
-        """Run one step and wait for it: `block_table` [L, M] and `settings` [L, 6] int32.
+        """Run one step and wait for it: `block_table` [L, M] and `settings` [L, 6] int32; `hidden`
+        [rows, width] of each span, for next-token layers.
 
         Spans must be of different lanes and fit the largest bucket together; `bucket` overrides
         the choice of the smallest.
@@ -153,8 +173,12 @@ class StepFunction:
         needed = sum(len(span.tokens) for span in spans)
         rows = bucket or next(bucket for bucket in self.buckets if bucket >= needed)
         packed = self._layout(rows).pack(spans, block_table)
+        more = []
+        if hidden is not None:
+            more = [np.zeros((rows, self.width), np.float32)]
+            np.concatenate(hidden, out=more[0][:needed])
         drawn, self._hidden, self._state = self._programs[rows](
-            self.model.leaves, self._state, packed, settings
+            self.model.leaves, self._state, packed, settings, *more
         )
         self._settings = settings
         tokens, digests = np.asarray(drawn)
@@ -165,10 +189,15 @@ class StepFunction:
             row = end
         return out
 
+    def hidden(self) -> np.ndarray:
+        """Every row's hidden vector of the last step, [R, D] float32."""
+        assert self._hidden is not None
+        return np.asarray(self._hidden)
+
     def draw(self, rows: Sequence[HeadRow]) -> list[HeadDrawn]:
         """Draw from rows of the last step under rules of their own."""
-        assert self._hidden is not None and self._settings is not None
-        return self._head.run(np.asarray(self._hidden), self._settings, rows)
+        assert self._settings is not None
+        return self._head.run(self.hidden(), self._settings, rows)
 
     def copy_page(self, source: int, target: int) -> None:
         """Make page `target` hold what `source` does, in every layer."""
@@ -185,14 +214,15 @@ class StepFunction:
         layout = self._layout(rows)
 
         def step(
-            leaves: Leaves, state: State, packed: Array, settings: Array
+            leaves: Leaves, state: State, packed: Array, settings: Array, *hidden: Array
         ) -> tuple[Array, Array, State]:
-            return _step(self.model, layout, leaves, state, packed, settings)
+            return _step(self.model, layout, leaves, state, packed, settings, *hidden)
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
         settings = jax.ShapeDtypeStruct(layout.settings_shape, jnp.int32)
+        hidden = [jax.ShapeDtypeStruct((rows, self.width), jnp.float32)] if self.width else []
         lowered = jax.jit(step, donate_argnums=1).lower(
-            self.model.leaves, self._state, packed, settings
+            self.model.leaves, self._state, packed, settings, *hidden
         )
         self._hidden_size = lowered.out_info[1].shape[1]
         return lowered
@@ -204,16 +234,15 @@ class StepFunction:
 
     def _lower_copy(self) -> Lowered:
         page = jax.ShapeDtypeStruct((), jnp.int32)
-        paged = tuple(isinstance(layer, PagedKV) for layer in self.model.spec.state)
+        paged = tuple(isinstance(layer, PagedKV) for layer in self._layers)
         copy = jax.jit(partial(_copy_page, paged), donate_argnums=0)
         return copy.lower(self._state, page, page)
 
 
-def make_state(model: LoadedModel, shape: StateShape) -> State:
+def make_state(layers: Sequence[LayerState], shape: StateShape) -> State:
     """The arrays of every layer. No place is read before it is written."""
     return tuple(
-        tuple(empty(each) for each in layer.shapes(shape.lanes, shape.pages))
-        for layer in model.spec.state
+        tuple(empty(each) for each in layer.shapes(shape.lanes, shape.pages)) for layer in layers
     )
 
 
@@ -234,14 +263,19 @@ def _step(
     state: State,
     packed: Array,
     settings: Array,
+    before: Array | None = None,
 ) -> tuple[Array, Array, State]:
     """(drawn [2, R] int32: tokens and digests of the drawn rows in order; every row's hidden vector
-    [R, D]; the written state)."""
+    [R, D]; the written state). With hidden vectors from `before`, of the next-token layers."""
     module = model.bind(leaves)
     rows, drawn, count = layout.unpack(packed)
-    hidden, state = module(rows, state)
     row_settings = unpack_settings(settings, rows.lane[drawn])
     position = rows.position[drawn] + 1
+    if before is None:
+        hidden, state = module(rows, state)
+    else:
+        hidden, state = module.next_token(rows, before, state)
+        position = position + 1
 
     size = min(layout.rows, ROW_TILE)
 

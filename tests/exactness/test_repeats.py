@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tiny import open_step
 
@@ -43,6 +44,10 @@ class Lookup:
     """Drafts four tokens after the latest place where the last 5, 4, 3 or 2 tokens stood before."""
 
     seconds = 0.0
+    takes_hidden = False
+
+    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
+        pass
 
     def follow(self, replies: Sequence[Reply]) -> None:
         pass

@@ -98,7 +98,7 @@ def ours(checkpoint: Checkpoint, tokens: Sequence[int], scored: int) -> np.ndarr
     model = load(checkpoint)
     pages = len(tokens) // 64 + 1
     layout = Layout(ROWS, 1, pages)
-    state = make_state(model, StateShape(lanes=1, context=pages * 64, pages=pages))
+    state = make_state(model.spec.state, StateShape(lanes=1, context=pages * 64, pages=pages))
     table = np.arange(pages, dtype=np.int32)[None]
 
     @jax.jit

@@ -34,7 +34,9 @@ def prefill_of(model: LoadedModel) -> Prefill:
             return forward(model, layout, leaves, state, packed)
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
-        return jax.jit(step).lower(model.leaves, make_state(model, shape), packed).compile()
+        return (
+            jax.jit(step).lower(model.leaves, make_state(model.spec.state, shape), packed).compile()
+        )
 
     with ThreadPoolExecutor(len(layouts)) as threads:
         programs = dict(zip(layouts, threads.map(compile, layouts.values()), strict=True))
@@ -51,7 +53,7 @@ def prefill_of(model: LoadedModel) -> Prefill:
     def prefill(
         tokens: Sequence[int], chunks: Sequence[int], drafts: Sequence[int] = ()
     ) -> np.ndarray:
-        state = make_state(model, shape)
+        state = make_state(model.spec.state, shape)
         logits, at = [], 0
         for place, chunk in enumerate(chunks):
             out, state = run(state, at, tokens[at : at + chunk])

@@ -38,7 +38,7 @@ def logits_of(step: StepFunction, tokens: list[int]) -> np.ndarray:
     """Every position's logits, by the model alone."""
     layout = Layout(32, 1, 1)
     packed = layout.pack([Span(0, 0, tokens, 0)], np.zeros((1, 1), np.int32))
-    state = make_state(step.model, StateShape(1, 64, 1))
+    state = make_state(step.model.spec.state, StateShape(1, 64, 1))
     run = jax.jit(lambda *arguments: forward(step.model, layout, *arguments))
     return np.asarray(run(step.model.leaves, state, packed)[0])[: len(tokens)]
 

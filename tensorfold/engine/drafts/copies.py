@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tensorfold.engine.reply import Reply
 
 _KEY = 3
@@ -136,9 +138,13 @@ class CopySource:
     """The copies of every reply, as a draft source."""
 
     seconds = 0.0
+    takes_hidden = False
 
     def __init__(self) -> None:
         self._of: dict[Reply, CopyDrafts] = {}
+
+    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
+        """See `DraftSource`."""
 
     def follow(self, replies: Sequence[Reply]) -> None:
         """See `DraftSource`."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tensorfold.engine.drafts.copies import CopySource
 from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import Offer, StepTimes, choose_widths
@@ -25,6 +27,17 @@ class Drafting:
         self.times = times or StepTimes(buckets)
         self._sources = [CopySource()] if sources is None else list(sources)
         self._proposed: dict[Reply, DraftSource] = {}
+
+    @property
+    def takes_hidden(self) -> bool:
+        """Whether `saw` must be called."""
+        return any(source.takes_hidden for source in self._sources)
+
+    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
+        """See `DraftSource`."""
+        for source in self._sources:
+            if source.takes_hidden and reply.request.draft:
+                source.saw(reply, position, hidden)
 
     def propose(self, replies: Sequence[Reply], most_rows: int) -> list[list[int]]:
         """Drafts for each of the replies of a step of at most `most_rows` rows."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from tensorfold.engine.reply import Reply
 
 
@@ -10,8 +12,18 @@ class DraftSource(Protocol):
     """Proposes a reply's next tokens. Used by the engine's thread alone."""
 
     @property
+    def takes_hidden(self) -> bool:
+        """Whether it must be told of hidden vectors."""
+        ...
+
+    @property
     def seconds(self) -> float:
         """What proposing one more token costs, for all replies of a step together."""
+        ...
+
+    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
+        """Rows of the reply from `position` have run, with these hidden vectors [rows, D]; the
+        token after each is known. Called if `takes_hidden`, for replies that may be drafted."""
         ...
 
     def follow(self, replies: Sequence[Reply]) -> None:

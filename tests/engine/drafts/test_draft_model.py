@@ -67,9 +67,9 @@ def reads(step: StepFunction, monkeypatch: pytest.MonkeyPatch) -> list[Span]:
     spans: list[Span] = []
     run_step = step.run
 
-    def noted(asked: Sequence[Span], *rest: object) -> object:
+    def noted(asked: Sequence[Span], *rest: object, **named: object) -> object:
         spans.extend(asked)
-        return run_step(asked, *rest)  # type: ignore[arg-type]
+        return run_step(asked, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(step, "run", noted)
     return spans
@@ -153,17 +153,17 @@ def test_a_step_that_fails_costs_drafts_only(
     worker, _ = make_worker(step)
     run_step, calls = step.run, iter(range(1000))
 
-    def failing(*arguments: object) -> object:
+    def failing(*arguments: object, **named: object) -> object:
         if next(calls) == 3:
             raise RuntimeError("the draft model broke")
-        return run_step(*arguments)  # type: ignore[arg-type]
+        return run_step(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(step, "run", failing)
     asked = requests(GREEDY, [5, 70])
     replies = run(worker, shared_step(), asked)
     for request in asked:
         assert not plain(request).difference(replies[request.id])
-    assert "a step of the draft model failed" in caplog.text
+    assert "a step of a draft source failed" in caplog.text
 
 
 def test_tokens_that_the_draft_model_lacks_are_not_read() -> None:

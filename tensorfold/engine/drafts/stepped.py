@@ -1,0 +1,117 @@
+"""What draft sources that run a step function of their own share."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from weakref import WeakSet
+
+import numpy as np
+
+from tensorfold.engine.pages import Holding, Node
+from tensorfold.engine.reply import Reply
+from tensorfold.ops.rows import PAGE
+from tensorfold.ops.sample import NO_TOKEN
+from tensorfold.runtime.packed import SETTINGS, Span
+from tensorfold.runtime.step import StepFunction
+
+_log = logging.getLogger(__name__)
+
+_BEHIND = 32
+"""Rows that are read along with the first draft; a reply that is further behind reads alone."""
+_PRIOR = 0.7
+"""The chance that a draft is right, before any was tried."""
+_LEARN = 0.1
+_FORGET = 0.003
+"""How fast the chance returns to the prior while nothing is tried, so that drafts are tried again
+now and then."""
+_SMOOTH = 0.1
+
+
+@dataclass
+class Reading:
+    """How far a source has read a reply: its first `filled` rows, on these pages."""
+
+    holding: Holding
+    pages: list[int] = field(default_factory=list)
+    filled: int = 0
+    hidden: list[np.ndarray] = field(default_factory=list)
+    """The target's hidden vectors of the rows that come next, where a source takes them."""
+    drafts: list[int] = field(default_factory=list)
+    chance: float = _PRIOR
+
+
+class SteppedSource:
+    """Readings of replies by a step function.
+
+    Its state has the target's lanes and pages and is read and written by the target's block tables,
+    so it shares pages among replies and keeps prefixes just as the target does.
+    """
+
+    def __init__(self, step: StepFunction):
+        """`step` has the shape of the target's state."""
+        self.step = step
+        self.readings: dict[Reply, Reading] = {}
+        self.behind = min(_BEHIND, step.buckets[-1] // 2)
+        self.seconds = 0.0
+        """See `DraftSource`."""
+        self._table = np.zeros((step.shape.lanes, step.shape.pages_per_lane), np.int32)
+        self._settings = np.zeros((step.shape.lanes, SETTINGS), np.int32)
+        self._read: WeakSet[Node] = WeakSet()
+        """Shared pages whose rows the step function has run as well."""
+
+    def sync(self, reply: Reply) -> Reading:
+        """Take note of the reply's lane and pages as they are now."""
+        holding = reply.holding
+        assert holding is not None
+        reading = self.readings.get(reply)
+        if reading is None or reading.holding is not holding:
+            reading = self.readings[reply] = Reading(holding)
+        pages, shared = holding.pages, holding.path[1:]
+        filled = min(reading.filled, _alike(pages, reading.pages) * PAGE)
+        while filled % PAGE == 0 and filled // PAGE < len(shared):
+            if shared[filled // PAGE] not in self._read:
+                break
+            filled += PAGE
+        reading.filled, reading.pages = min(filled, len(reply.known) - 1), pages
+        self._read.update(shared[: reading.filled // PAGE])
+        self._table[reply.lane, : len(pages)] = pages
+        self._settings[reply.lane] = reply.settings
+        return reading
+
+    def learn(self, reply: Reply, drawn: Sequence[int], drafted: int) -> int:
+        """How many of the `drafted` drafts were right, from what was `drawn` in their places."""
+        reading = self.readings[reply]
+        if not drafted:
+            reading.chance += _FORGET * (_PRIOR - reading.chance)
+            return 0
+        right = _alike(reading.drafts[:drafted], drawn)
+        for hit in [True] * right + [False] * (right < min(drafted, len(drawn))):
+            reading.chance += _LEARN * (hit - reading.chance)
+        return right
+
+    def release(self, reply: Reply) -> None:
+        """See `DraftSource`."""
+        self.readings.pop(reply, None)
+
+    def run(self, spans: Sequence[Span], hidden: Sequence[np.ndarray] | None = None) -> list[int]:
+        """Run a step; the drawn tokens, NO_TOKEN for each if it failed: drafts are then poor for a
+        while. `hidden` [rows, D]: of each span's rows, for next-token layers."""
+        try:
+            answers = self.step.run(spans, self._table, self._settings, hidden=hidden)
+        except Exception:
+            _log.exception("a step of a draft source failed")
+            self.step.reset()
+            self._read.clear()
+            return [NO_TOKEN] * sum(span.draws for span in spans)
+        return [token for answer in answers for token in answer.tokens]
+
+    def took(self, seconds: float) -> None:
+        """A draft of every reply in a step took this long."""
+        self.seconds += (_SMOOTH if self.seconds else 1.0) * (seconds - self.seconds)
+
+
+def _alike(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many of the first entries are equal."""
+    pairs = zip(some, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
