@@ -60,7 +60,7 @@ async def held_to_form(
         prompt,
         stages=partial(_stages, markers, opened, prompt.stages),
         constraint=thinking_constraint(
-            rules, constraint, -(-service.engine.limits.vocab_size // 32), service.end_ids
+            rules, constraint, service.engine.limits.vocab_size, service.end_ids
         ),
         thinking=rules if rules.guard else None,
     )
