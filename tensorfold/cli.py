@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -26,6 +25,17 @@ from rich.progress import (
 from tensorfold import __version__
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError
 from tensorfold.checkpoints.interface import Progress as ProgressEvent
+from tensorfold.options import (
+    MODEL,
+    at_least_zero,
+    engine_options,
+    model_argument,
+    positive,
+    positives,
+    scheduling_options,
+    server_defaults,
+    server_options,
+)
 
 # Everything that imports JAX is imported where it is used: --help must not take seconds.
 if TYPE_CHECKING:
@@ -33,11 +43,6 @@ if TYPE_CHECKING:
     from tensorfold.engine.thread import ThreadEngine
     from tensorfold.runtime.step import StepFunction
     from tensorfold.serving.app import App
-
-_MODEL = (
-    "a Hugging Face Hub id (ORG/REPO, ORG/REPO:Q4_K_M), a folder, or a .gguf file; "
-    "SmolLM2-135M-Instruct when left out"
-)
 
 _console = Console(stderr=True)
 
@@ -70,214 +75,72 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tensorfold {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], about: str) -> _Options:
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], about: str
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=about, description=about)
         sub.set_defaults(run=run)
-        return _Options(sub)
+        return sub
 
     serve = command("serve", _serve, "serve a model to OpenAI clients")
-    serve.model()
-    serve.engine()
-    serve.scheduling()
-    serve.server()
+    model_argument(serve)
+    engine_options(serve)
+    scheduling_options(serve)
+    server_options(serve)
     pull = command("pull", _pull, "fetch a model and print where it lies")
-    pull.model()
+    model_argument(pull)
     chat = command("chat", _chat, "talk with a model, or with the server at a URL")
-    chat.parser.add_argument("model", nargs="?", metavar="MODEL_OR_URL", help=f"a URL, {_MODEL}")
-    chat.parser.add_argument("--system", metavar="TEXT", help="the system prompt")
-    chat.parser.add_argument("--api-key", metavar="KEY", help="for a server that asks for one")
-    chat.engine()
-    chat.scheduling()
+    chat.add_argument("model", nargs="?", metavar="MODEL_OR_URL", help=f"a URL, {MODEL}")
+    chat.add_argument("--system", metavar="TEXT", help="the system prompt")
+    chat.add_argument("--api-key", metavar="KEY", help="for a server that asks for one")
+    engine_options(chat)
+    scheduling_options(chat)
+    # Without a URL it starts a server of its own.
+    chat.set_defaults(**vars(server_defaults()))
     verify = command(
         "verify",
         _verify,
         "check on this machine that a model's replies do not depend on how they are computed; "
         "exits 1 at a difference",
     )
-    verify.model()
-    verify.parser.add_argument("--json", action="store_true", help="one JSON object a comparison")
-    verify.parser.add_argument(
+    model_argument(verify)
+    verify.add_argument("--json", action="store_true", help="one JSON object a comparison")
+    verify.add_argument(
         "--draft-model", metavar="MODEL", help="also compare replies that this model drafts"
     )
-    verify.parser.add_argument(
-        "--tokens", type=_positive, default=12, metavar="N", help="tokens a reply (default 12)"
+    verify.add_argument(
+        "--tokens", type=positive, default=12, metavar="N", help="tokens a reply (default 12)"
     )
-    verify.parser.add_argument(
+    verify.add_argument(
         "--stress",
-        type=_at_least_zero,
+        type=at_least_zero,
         default=0.0,
         metavar="SECONDS",
         help="instead, compare the replies of random traffic for this long: drafted, cached, "
         "cancelled, preempted and mixed; the first difference is shrunk and printed",
     )
-    verify.parser.add_argument(
+    verify.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the random traffic (default 0)"
     )
     bench = command("bench", _bench, "measure how fast a model runs on this machine")
-    bench.model()
-    bench.parser.add_argument("--json", action="store_true", help="one JSON object")
-    bench.parser.add_argument(
-        "--prompt", type=_positive, default=512, metavar="N", help="prompt tokens (default 512)"
+    model_argument(bench)
+    bench.add_argument("--json", action="store_true", help="one JSON object")
+    bench.add_argument(
+        "--prompt", type=positive, default=512, metavar="N", help="prompt tokens (default 512)"
     )
-    bench.parser.add_argument(
-        "--tokens", type=_positive, default=128, metavar="N", help="reply tokens (default 128)"
+    bench.add_argument(
+        "--tokens", type=positive, default=128, metavar="N", help="reply tokens (default 128)"
     )
-    bench.parser.add_argument(
+    bench.add_argument(
         "--streams",
-        type=_positives,
+        type=positives,
         default=(1, 8),
         metavar="N,N",
         help="replies at once, each measured (default 1,8)",
     )
     info = command("info", _info, "describe a checkpoint without loading its weights")
-    info.model()
+    model_argument(info)
     return parser
-
-
-class _Options:
-    """The option groups that commands share."""
-
-    def __init__(self, parser: argparse.ArgumentParser):
-        self.parser = parser
-
-    def model(self) -> None:
-        self.parser.add_argument("model", nargs="?", metavar="MODEL", help=_MODEL)
-
-    def engine(self) -> None:
-        group = self.parser.add_argument_group("engine")
-        group.add_argument(
-            "--context",
-            type=_positive,
-            metavar="N",
-            help="tokens of prompt and reply together (default: the model's, fitted to memory)",
-        )
-        group.add_argument(
-            "--parallel",
-            type=_positive,
-            default=8,
-            metavar="N",
-            help="replies that run at once (default 8)",
-        )
-        group.add_argument(
-            "--prompt-cache-gib",
-            type=_at_least_zero,
-            metavar="GIB",
-            help="memory for prefixes of earlier prompts and replies "
-            "(default: a quarter of what is left; 0: off)",
-        )
-
-    def scheduling(self) -> None:
-        group = self.parser.add_argument_group("scheduling")
-        group.add_argument(
-            "--draft-model",
-            metavar="MODEL",
-            help="a smaller model of the same tokenizer that drafts; the replies are the same",
-        )
-        group.add_argument(
-            "--no-drafts",
-            action="store_true",
-            help="decode one token at a time; the replies are the same",
-        )
-        group.add_argument(
-            "--decode-share",
-            type=_at_least_zero,
-            default=0.25,
-            metavar="SHARE",
-            help="time that running replies get after each chunk of a prompt, as a share of the "
-            "chunk's (default 0.25)",
-        )
-        group.add_argument(
-            "--max-queue",
-            type=_positive,
-            metavar="N",
-            help="replies that may wait for a place; more get 503 (default: any number)",
-        )
-
-    def server(self) -> None:
-        group = self.parser.add_argument_group("server")
-        group.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
-        group.add_argument("--port", type=_port, default=8080, help="port (default 8080; 0: any)")
-        group.add_argument("--name", help="the model's id (default: its file's or folder's name)")
-        group.add_argument(
-            "--alias", action="append", default=[], metavar="NAME", help="one more id (repeat)"
-        )
-        group.add_argument(
-            "--chat-template",
-            type=Path,
-            metavar="FILE",
-            help="a Jinja template instead of the checkpoint's",
-        )
-        group.add_argument(
-            "--tool-format",
-            metavar="NAME",
-            help="how the model writes tool calls (default: told by the template and tokenizer)",
-        )
-        group.add_argument(
-            "--request-timeout",
-            type=_above_zero,
-            metavar="SECONDS",
-            help="longest that a request may take; then it ends with an error (default: any time)",
-        )
-        group.add_argument(
-            "--drain-seconds",
-            type=_at_least_zero,
-            default=10.0,
-            metavar="SECONDS",
-            help="time for replies to finish once the server is told to stop (default 10)",
-        )
-        defaults = self.parser.add_argument_group(
-            "defaults for requests that do not say (else the checkpoint's own)"
-        )
-        defaults.add_argument("--max-tokens", type=_positive, default=4096, metavar="N")
-        defaults.add_argument("--temperature", type=float, metavar="T", help="0: greedy")
-        defaults.add_argument("--top-p", type=float, metavar="P")
-        defaults.add_argument("--top-k", type=int, metavar="K")
-        defaults.add_argument("--min-p", type=float, metavar="P")
-        defaults.add_argument(
-            "--reasoning-effort",
-            choices=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
-            help="how hard to think, if the chat template can say so; none: not at all",
-        )
-        defaults.add_argument(
-            "--thinking-budget", type=_positive, default=0, metavar="N", help="tokens of reasoning"
-        )
-        group.add_argument(
-            "--loop-guard",
-            action="store_true",
-            help="end reasoning that repeats a few tokens over and over",
-        )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
-
-
-def _above_zero(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
-    return value
-
-
-def _at_least_zero(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value} is not 0 or more")
-    return value
-
-
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 65535")
-    return value
-
-
-def _positives(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -340,20 +203,6 @@ def _chat(options: argparse.Namespace) -> int:
     if options.model and re.match(r"https?://|[\w.-]+:\d+$", options.model):
         url = options.model if "://" in options.model else f"http://{options.model}"
         return chat(url, system=options.system, api_key=options.api_key)
-    for name in (
-        "name",
-        "chat_template",
-        "tool_format",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "reasoning_effort",
-    ):
-        setattr(options, name, None)
-    options.request_timeout = None
-    options.alias, options.max_tokens = [], 4096
-    options.thinking_budget, options.loop_guard = 0, False
     engine, app = _start(_open(options.model), options)
     try:
         with serve_in_background(app) as server:

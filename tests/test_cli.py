@@ -61,6 +61,13 @@ def test_help_of_a_command(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert one_line(capsys.readouterr().out).startswith(f"usage: tensorfold {command}")
 
 
+def test_chat_has_the_defaults_of_serve() -> None:
+    serve, chat = (vars(cli._parser().parse_args([command])) for command in ("serve", "chat"))
+    assert {name: chat[name] for name in serve if name != "run"} == {
+        name: value for name, value in serve.items() if name != "run"
+    }
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])

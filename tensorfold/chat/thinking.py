@@ -13,6 +13,7 @@ import numpy as np
 from tensorfold.chat.reasoning import Markers
 from tensorfold.checkpoints.interface import Tokenizer
 from tensorfold.engine.interface import Constraint
+from tensorfold.engine.masks import allows, mask_of
 
 LONGEST_CYCLE = 8
 REPEATS = 256
@@ -119,24 +120,24 @@ class Thinking:
 class ThinkingConstraint:
     """Holds the reasoning to its rules and what follows to `answer`; a `Constraint`.
 
-    words: of a mask; end_ids: not allowed inside the block when an answer must follow
+    end_ids: not allowed inside the block when an answer must follow
     """
 
     def __init__(
         self,
         rules: ThinkingRules,
         answer: Constraint | None,
-        words: int,
+        vocab_size: int,
         end_ids: frozenset[int] = frozenset(),
     ) -> None:
         if answer is not None:
             rules = replace(rules, blank=lambda token: False)
         self._state = Thinking.start(rules)
         self._answer = answer
-        self._words = words
+        self._vocab_size = vocab_size
         self._thoughts: np.ndarray | None = None
         if answer is not None:
-            self._thoughts = ~_mask(words, end_ids)
+            self._thoughts = ~mask_of(end_ids, vocab_size)
 
     def masks(self, drafts: Sequence[int]) -> list[np.ndarray | None]:
         """See `Constraint.masks`."""
@@ -170,9 +171,9 @@ class ThinkingConstraint:
                 return [*found, *self._first_masks(state, rest)]
             mask = self._thoughts
             if state.forced:
-                mask = _mask(self._words, state.forced[:1])
+                mask = mask_of(state.forced[:1], self._vocab_size)
             found.append(mask)
-            if not rest or not _allows(mask, rest[0]):
+            if not rest or not allows(mask, rest[0]):
                 break
             state = state.after(rest[0])
         return found
@@ -187,7 +188,7 @@ class ThinkingConstraint:
         opening = state.rules.markers.opening
         first, *others = self._answer_masks(drafts)
         if first is not None:
-            first = first | _mask(self._words, (opening,))
+            first = first | mask_of((opening,), self._vocab_size)
         if drafts and drafts[0] == opening:
             others = self._masks(state.after(opening), drafts[1:])
         return [first, *others]
@@ -196,26 +197,14 @@ class ThinkingConstraint:
 def thinking_constraint(
     rules: ThinkingRules | None,
     answer: Callable[[], Constraint] | None,
-    words: int,
+    vocab_size: int,
     end_ids: frozenset[int],
 ) -> Callable[[], Constraint] | None:
     """What makes the constraint of each reply; None when nothing constrains it."""
     held = rules is not None and rules.opened is not False
     if rules is None or not held or (answer is None and not (rules.budget or rules.guard)):
         return answer
-    return lambda: ThinkingConstraint(rules, answer() if answer else None, words, end_ids)
-
-
-def _mask(words: int, tokens: Sequence[int] | frozenset[int]) -> np.ndarray:
-    """uint32 [words] with the bits of `tokens` set."""
-    mask = np.zeros(words, np.uint32)
-    for token in tokens:
-        mask[token // 32] |= np.uint32(1 << token % 32)
-    return mask
-
-
-def _allows(mask: np.ndarray | None, token: int) -> bool:
-    return mask is None or bool(mask[token // 32] >> np.uint32(token % 32) & 1)
+    return lambda: ThinkingConstraint(rules, answer() if answer else None, vocab_size, end_ids)
 
 
 def loop_seen(rules: ThinkingRules, tokens: Sequence[int]) -> int | None:

@@ -49,9 +49,8 @@ class Constraint(Protocol):
 
     def masks(self, drafts: Sequence[int]) -> Sequence[np.ndarray | None]:
         """The masks at the next place and after each of `drafts`, for as long as the drafts are
-        allowed: one to `len(drafts) + 1` of them. A mask is uint32 [ceil(vocab / 32)], the bit of
-        token t being bit t % 32 of word t // 32, set when t may come; at least one is. None allows
-        every token. Leaves the constraint where it was."""
+        allowed: one to `len(drafts) + 1` of them. A mask is as engine/masks.py makes it and allows
+        at least one token; None allows every one. Leaves the constraint where it was."""
         ...
 
     def forced(self) -> Sequence[int]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorfold.engine.interface import Request
+from tensorfold.engine.masks import mask_of
 from tensorfold.runtime.head import NO_RULES, RowRules
 
 
@@ -16,7 +17,7 @@ class Rules:
         self._penalties = Penalties(request, vocab_size) if _has_penalties(request) else None
         self._constraint = request.constraint() if request.constraint else None
         self._drawn = 0
-        self._no_end = ~_bits(request.end_ids, vocab_size)
+        self._no_end = ~mask_of(request.end_ids, vocab_size)
 
     @staticmethod
     def needed(request: Request) -> bool:
@@ -102,10 +103,3 @@ def _has_penalties(request: Request) -> bool:
         and sampling.presence_penalty == 0
     )
     return not neutral or bool(sampling.logit_bias)
-
-
-def _bits(tokens: frozenset[int], vocab_size: int) -> np.ndarray:
-    """A mask, uint32 [ceil(V / 32)], with the bits of `tokens` set."""
-    flags = np.zeros(-(-vocab_size // 32) * 32, np.uint8)
-    flags[[token for token in tokens if token < vocab_size]] = 1
-    return np.packbits(flags, bitorder="little").view("<u4").astype(np.uint32)

@@ -60,22 +60,19 @@ def open_step_function(
             prompt_cache_gib=prompt_cache_gib,
         )
 
+    def opened(kept: KeptFiles | None) -> StepFunction:
+        model = load(checkpoint, progress, kept)
+        step = StepFunction(model, fit(model.spec))
+        step.compile(progress, kept)
+        return step
+
     if context is not None:
         fit(describe(checkpoint))  # A context too long must not cost a load.
-    model = load(checkpoint, progress, kept)
-    step = StepFunction(model, fit(model.spec))
-    step.compile(progress, kept)
+    step = opened(kept)
     if kept and not _works(step):
         _log.warning("what an earlier start left in %s gives other bits: not used", kept.folder)
         kept.clear()
-        return open_step_function(
-            checkpoint,
-            lanes=lanes,
-            context=context,
-            prompt_cache_gib=prompt_cache_gib,
-            draft_model=draft_model,
-            progress=progress,
-        )
+        return opened(None)
     return step
 
 

@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
-from tensorfold.models.family import Leaf, PagedKV
+from tensorfold.models.family import PagedKV
 from tensorfold.ops import attention, matmul
 from tensorfold.ops.norm import rms_norm
 from tensorfold.ops.rope import Angles
@@ -80,7 +80,10 @@ class Embedding(nnx.Module):
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The fixed numbers of an attention layer: N query heads, K key heads, head dim H."""
+    """The fixed numbers of an attention layer: N query heads, K key heads, head dim H.
+
+    Raises ValueError if the query heads can't share the key heads evenly.
+    """
 
     width: int
     heads: int
@@ -93,6 +96,10 @@ class AttentionShape:
     window: int | None = None
     scale: float | None = None
     """Of the scores; None for head_dim ** -0.5."""
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"{self.heads} attention heads do not share {self.kv_heads} kv heads")
 
     @property
     def state(self) -> PagedKV:
@@ -148,38 +155,3 @@ class GatedMLP(nnx.Module):
     def __call__(self, x: Float[Array, "R D"], norm: RMSNorm) -> Float[Array, "R D"]:
         """`x` plus the MLP of the normalised rows."""
         return self.down_proj(self.gate_up_proj(x, norm=norm), gated=True, residual=x)
-
-
-def outer_leaves(*, tied: bool) -> dict[str, Leaf]:
-    """The table, the last norm and the head."""
-    out = {
-        "embed_tokens.weight": Leaf(("model.embed_tokens.weight",)),
-        "norm.weight": Leaf(("model.norm.weight",)),
-    }
-    if not tied:
-        out["lm_head.weight"] = Leaf(("lm_head.weight",))
-    return out
-
-
-def layer_leaves(
-    layer: int, *, qkv_bias: bool = False, output_bias: bool = False, mlp_bias: bool = False
-) -> dict[str, Leaf]:
-    """A layer of `Attention` as `self_attn`, `GatedMLP` as `mlp` and a norm before each."""
-    out: dict[str, Leaf] = {}
-
-    def add(name: str, *parts: str, kinds: tuple[str, ...] = ("weight",)) -> None:
-        for kind in kinds:
-            sources = tuple(f"model.layers.{layer}.{part}.{kind}" for part in parts or (name,))
-            out[f"layers.{layer}.{name}.{kind}"] = Leaf(sources)
-
-    def kinds(bias: bool) -> tuple[str, ...]:
-        return ("weight", "bias") if bias else ("weight",)
-
-    qkv = tuple(f"self_attn.{part}_proj" for part in "qkv")
-    add("self_attn.qkv_proj", *qkv, kinds=kinds(qkv_bias))
-    add("self_attn.o_proj", kinds=kinds(output_bias))
-    add("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj", kinds=kinds(mlp_bias))
-    add("mlp.down_proj", kinds=kinds(mlp_bias))
-    add("input_layernorm")
-    add("post_attention_layernorm")
-    return out

@@ -8,23 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
-from tensorfold.models.blocks import (
-    KV,
-    Attention,
-    AttentionShape,
-    Embedding,
-    Linear,
-    RMSNorm,
-    layer_leaves,
-    outer_leaves,
-)
+from tensorfold.models.blocks import KV, Attention, AttentionShape, Linear, RMSNorm
 from tensorfold.models.config import need, only, read_rope
+from tensorfold.models.decoder import Decoder, layer_leaves, outer_leaves
 from tensorfold.models.family import Family, Leaf, Spec, State
 from tensorfold.ops.activation import geglu, softcap
 from tensorfold.ops.rope import Angles, Rope
@@ -56,16 +47,13 @@ class Gemma3Config:
         only(config, "hidden_activation", "gelu_pytorch_tanh")
         only(config, "attn_logit_softcapping", None)
         only(config, "use_bidirectional_attention", False)
-        heads, kv_heads = need(config, "num_attention_heads"), need(config, "num_key_value_heads")
-        if heads % kv_heads:
-            raise ValueError(f"{heads} attention heads do not share {kv_heads} kv heads")
         epsilon = need(config, "rms_norm_eps", float)
         head_dim = config.get("head_dim") or 256
         bias = bool(config.get("attention_bias", False))
         shape = AttentionShape(
             width=need(config, "hidden_size"),
-            heads=heads,
-            kv_heads=kv_heads,
+            heads=need(config, "num_attention_heads"),
+            kv_heads=need(config, "num_key_value_heads"),
             head_dim=head_dim,
             qkv_bias=bias,
             output_bias=bias,
@@ -143,21 +131,18 @@ class Block(nnx.Module):
         return x + self.post_feedforward_layernorm(hidden), kv
 
 
-@jax.jit
-def _run(block: Block, x: Array, kv: KV, rows: Rows, angles: Angles) -> tuple[Array, KV]:
-    """A block as a function of its own, so that layers of one shape are traced once."""
-    return block(x, kv, rows, angles)
-
-
-class Gemma3(nnx.Module):
-    """The model."""
+class Gemma3(Decoder):
+    """The model: the table's rows are scaled, and layers with a window have angles of their own."""
 
     def __init__(self, config: Gemma3Config):
-        width = config.attention[0].width
-        self.embed_tokens = Embedding(config.vocab_size, width)
-        self.layers = nnx.List([Block(config, shape) for shape in config.attention])
-        self.norm = RMSNorm(width, config.epsilon)
-        self.lm_head = None if config.tied else Linear(width, config.vocab_size)
+        super().__init__(
+            [Block(config, shape) for shape in config.attention],
+            vocab_size=config.vocab_size,
+            width=config.attention[0].width,
+            epsilon=config.epsilon,
+            rope=config.global_rope,
+            tied=config.tied,
+        )
         self.config = config
 
     def __call__(self, rows: Rows, state: State) -> tuple[Float[Array, "R D"], State]:
@@ -166,30 +151,23 @@ class Gemma3(nnx.Module):
         x = x * jnp.sqrt(jnp.float32(x.shape[1]))
         global_angles = self.config.global_rope.angles(rows.position)
         local_angles = self.config.local_rope.angles(rows.position)
-        written = []
-        for block, kv in zip(self.layers, state, strict=True):
-            angles = global_angles if block.self_attn.shape.window is None else local_angles
-            x, kv = _run(block, x, kv, rows, angles)
-            written.append(kv)
-        return self.norm(x), tuple(written)
+        angles = [
+            global_angles if shape.window is None else local_angles
+            for shape in self.config.attention
+        ]
+        return self.run(x, rows, state, angles)
 
     def logits(self, hidden: Float[Array, "D_ D"]) -> Float[Array, "D_ V"]:
-        """The head, or the embedding table where they are tied."""
-        head = self.embed_tokens.attend if self.lm_head is None else self.lm_head
-        return softcap(head(hidden), self.config.softcap)
+        """The head, its logits capped."""
+        return softcap(super().logits(hidden), self.config.softcap)
 
 
 def leaves(config: Gemma3Config) -> dict[str, Leaf]:
     """Where each parameter comes from, by Hugging Face's tensor names."""
     out = outer_leaves(tied=config.tied)
     for i, shape in enumerate(config.attention):
-        out |= layer_leaves(i, qkv_bias=shape.qkv_bias, output_bias=shape.output_bias)
-        for name in (
-            "self_attn.q_norm",
-            "self_attn.k_norm",
-            "pre_feedforward_layernorm",
-            "post_feedforward_layernorm",
-        ):
+        out |= layer_leaves(i, shape)
+        for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm"):
             out[f"layers.{i}.{name}.weight"] = Leaf((f"model.layers.{i}.{name}.weight",))
     return {path: replace(leaf, add=1.0) if "norm" in path else leaf for path, leaf in out.items()}
 

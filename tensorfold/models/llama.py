@@ -8,26 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-from flax import nnx
-from jax import Array
-from jaxtyping import Float
-
-from tensorfold.models.blocks import (
-    KV,
-    Attention,
-    AttentionShape,
-    Embedding,
-    GatedMLP,
-    Linear,
-    RMSNorm,
-    layer_leaves,
-    outer_leaves,
-)
+from tensorfold.models.blocks import AttentionShape
 from tensorfold.models.config import need, only, read_rope
-from tensorfold.models.family import Family, Leaf, Spec, State
-from tensorfold.ops.rope import Angles, Rope
-from tensorfold.ops.rows import Rows
+from tensorfold.models.decoder import Decoder, DenseBlock, layer_leaves, outer_leaves
+from tensorfold.models.family import Family, Leaf, Spec
+from tensorfold.ops.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -61,8 +46,6 @@ class LlamaConfig:
             qkv_bias=bias or qwen2,
             output_bias=bias and not qwen2,
         )
-        if shape.heads % shape.kv_heads:
-            raise ValueError(f"{heads} attention heads do not share {shape.kv_heads} kv heads")
         windows = _windows(config, layers, qwen2)
         return cls(
             vocab_size=need(config, "vocab_size"),
@@ -76,62 +59,28 @@ class LlamaConfig:
         )
 
 
-class Block(nnx.Module):
-    """One layer."""
-
-    def __init__(self, config: LlamaConfig, shape: AttentionShape):
-        self.input_layernorm = RMSNorm(shape.width, config.epsilon)
-        self.self_attn = Attention(shape)
-        self.post_attention_layernorm = RMSNorm(shape.width, config.epsilon)
-        self.mlp = GatedMLP(shape.width, config.mlp_width, bias=config.mlp_bias)
-
-    def __call__(
-        self, x: Float[Array, "R D"], kv: KV, rows: Rows, angles: Angles
-    ) -> tuple[Float[Array, "R D"], KV]:
-        """Attention, then the MLP, each added to the rows."""
-        x, kv = self.self_attn(x, self.input_layernorm, kv, rows, angles)
-        return self.mlp(x, self.post_attention_layernorm), kv
-
-
-@jax.jit
-def _run(block: Block, x: Array, kv: KV, rows: Rows, angles: Angles) -> tuple[Array, KV]:
-    """A block as a function of its own, so that layers of one shape are traced once."""
-    return block(x, kv, rows, angles)
-
-
-class Llama(nnx.Module):
+class Llama(Decoder):
     """The model."""
 
     def __init__(self, config: LlamaConfig):
-        width = config.attention[0].width
-        self.embed_tokens = Embedding(config.vocab_size, width)
-        self.layers = nnx.List([Block(config, shape) for shape in config.attention])
-        self.norm = RMSNorm(width, config.epsilon)
-        self.lm_head = None if config.tied else Linear(width, config.vocab_size)
-        self.rope = config.rope
-
-    def __call__(self, rows: Rows, state: State) -> tuple[Float[Array, "R D"], State]:
-        """Hidden rows after the last norm, and the written state."""
-        x = self.embed_tokens(rows.token)
-        angles = self.rope.angles(rows.position)
-        written = []
-        for block, kv in zip(self.layers, state, strict=True):
-            x, kv = _run(block, x, kv, rows, angles)
-            written.append(kv)
-        return self.norm(x), tuple(written)
-
-    def logits(self, hidden: Float[Array, "D_ D"]) -> Float[Array, "D_ V"]:
-        """The head, or the embedding table where they are tied."""
-        return self.embed_tokens.attend(hidden) if self.lm_head is None else self.lm_head(hidden)
+        super().__init__(
+            [
+                DenseBlock(shape, config.mlp_width, config.epsilon, mlp_bias=config.mlp_bias)
+                for shape in config.attention
+            ],
+            vocab_size=config.vocab_size,
+            width=config.attention[0].width,
+            epsilon=config.epsilon,
+            rope=config.rope,
+            tied=config.tied,
+        )
 
 
 def leaves(config: LlamaConfig) -> dict[str, Leaf]:
     """Where each parameter comes from, by Hugging Face's tensor names."""
     out = outer_leaves(tied=config.tied)
     for i, shape in enumerate(config.attention):
-        out |= layer_leaves(
-            i, qkv_bias=shape.qkv_bias, output_bias=shape.output_bias, mlp_bias=config.mlp_bias
-        )
+        out |= layer_leaves(i, shape, mlp_bias=config.mlp_bias)
     return out
 
 

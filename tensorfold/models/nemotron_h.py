@@ -14,17 +14,10 @@ from flax import nnx
 from jax import Array
 from jaxtyping import Float
 
-from tensorfold.models.blocks import (
-    KV,
-    Attention,
-    AttentionShape,
-    Embedding,
-    Filters,
-    Linear,
-    RMSNorm,
-)
+from tensorfold.models.blocks import Attention, AttentionShape, Filters, Linear, RMSNorm
 from tensorfold.models.config import need, only
-from tensorfold.models.family import Family, Leaf, Recurrent, Spec, State, Stateless
+from tensorfold.models.decoder import Decoder
+from tensorfold.models.family import Family, Leaf, Recurrent, Spec, Stateless
 from tensorfold.ops import moe
 from tensorfold.ops.activation import squared_relu
 from tensorfold.ops.conv import causal_conv
@@ -176,10 +169,12 @@ def _mamba(config: Mapping[str, Any]) -> MambaShape:
 
 
 def _attention(config: Mapping[str, Any]) -> AttentionShape:
-    heads, kv_heads = need(config, "num_attention_heads"), need(config, "num_key_value_heads")
-    if heads % kv_heads:
-        raise ValueError(f"{heads} attention heads do not share {kv_heads} kv heads")
-    return AttentionShape(need(config, "hidden_size"), heads, kv_heads, need(config, "head_dim"))
+    return AttentionShape(
+        width=need(config, "hidden_size"),
+        heads=need(config, "num_attention_heads"),
+        kv_heads=need(config, "num_key_value_heads"),
+        head_dim=need(config, "head_dim"),
+    )
 
 
 def _mlp(config: Mapping[str, Any]) -> MLPShape:
@@ -331,36 +326,19 @@ class Block(nnx.Module):
         return self.mixer(x, self.norm), kept
 
 
-@jax.jit
-def _run(block: Block, x: Array, kept: KV, rows: Rows, angles: Angles) -> tuple[Array, KV]:
-    """A block as a function of its own, so that layers of one shape are traced once."""
-    return block(x, kept, rows, angles)
-
-
-class NemotronH(nnx.Module):
-    """The model."""
+class NemotronH(Decoder):
+    """The model; a rotation of frequency 0 turns nothing."""
 
     def __init__(self, config: NemotronHConfig):
-        self.embeddings = Embedding(config.vocab_size, config.width)
-        self.layers = nnx.List([Block(config, shape) for shape in config.mixers])
-        self.norm_f = RMSNorm(config.width, config.epsilon)
-        self.lm_head = Linear(config.width, config.vocab_size)
         head_dims = [each.head_dim for each in config.mixers if isinstance(each, AttentionShape)]
-        self.still = Rope((0.0,) * (max(head_dims, default=2) // 2))
-
-    def __call__(self, rows: Rows, state: State) -> tuple[Float[Array, "R D"], State]:
-        """Hidden rows after the last norm, and the written state."""
-        x = self.embeddings(rows.token)
-        angles = self.still.angles(rows.position)
-        written = []
-        for block, kept in zip(self.layers, state, strict=True):
-            x, kept = _run(block, x, kept, rows, angles)
-            written.append(kept)
-        return self.norm_f(x), tuple(written)
-
-    def logits(self, hidden: Float[Array, "D_ D"]) -> Float[Array, "D_ V"]:
-        """The head."""
-        return self.lm_head(hidden)
+        super().__init__(
+            [Block(config, shape) for shape in config.mixers],
+            vocab_size=config.vocab_size,
+            width=config.width,
+            epsilon=config.epsilon,
+            rope=Rope((0.0,) * (max(head_dims, default=2) // 2)),
+            tied=False,
+        )
 
 
 def leaves(config: NemotronHConfig) -> dict[str, Leaf]:
@@ -373,8 +351,8 @@ def leaves(config: NemotronHConfig) -> dict[str, Leaf]:
         published = tuple(f"backbone.{place}{name}" for name in leaf.otherwise or leaf.sources)
         out[place + path] = Leaf(sources, parts=leaf.parts, otherwise=published)
 
-    for name in ("embeddings.weight", "norm_f.weight"):
-        add(name, Leaf((name,)))
+    add("embed_tokens.weight", Leaf(("embeddings.weight",)))
+    add("norm.weight", Leaf(("norm_f.weight",)))
     for i, shape in enumerate(config.mixers):
         add("norm.weight", Leaf(("norm.weight",)), f"layers.{i}.")
         for path, leaf in _mixer_leaves(shape).items():

@@ -18,15 +18,14 @@ from tensorfold.models.blocks import (
     KV,
     Attention,
     AttentionShape,
-    Embedding,
     Filters,
     GatedMLP,
     Linear,
     RMSNorm,
-    outer_leaves,
 )
 from tensorfold.models.config import need, only, read_rope, rotary_dim
-from tensorfold.models.family import Family, Leaf, Recurrent, Spec, State
+from tensorfold.models.decoder import Decoder, outer_leaves
+from tensorfold.models.family import Family, Leaf, Recurrent, Spec
 from tensorfold.ops import moe
 from tensorfold.ops.activation import swiglu
 from tensorfold.ops.conv import causal_conv
@@ -92,21 +91,19 @@ class Qwen35Config:
     def read(cls, config: Mapping[str, Any]) -> "Qwen35Config":
         """Raises ValueError naming a value that this family can't run."""
         only(config, "hidden_act", "silu")
-        width, heads = need(config, "hidden_size"), need(config, "num_attention_heads")
-        kv_heads = need(config, "num_key_value_heads")
+        width = need(config, "hidden_size")
         key_heads, value_heads = (
             need(config, f"linear_num_{kind}_heads") for kind in ("key", "value")
         )
-        for several, few, kind in ((heads, kv_heads, "kv"), (value_heads, key_heads, "key")):
-            if several % few:
-                raise ValueError(f"{several} attention heads do not share {few} {kind} heads")
+        if value_heads % key_heads:
+            raise ValueError(f"{value_heads} attention heads do not share {key_heads} key heads")
         head_dim = config.get("head_dim") or 256
         epsilon = need(config, "rms_norm_eps", float)
         bias = bool(config.get("attention_bias", False))
         attention = AttentionShape(
             width=width,
-            heads=heads,
-            kv_heads=kv_heads,
+            heads=need(config, "num_attention_heads"),
+            kv_heads=need(config, "num_key_value_heads"),
             head_dim=head_dim,
             qkv_bias=bias,
             output_bias=bias,
@@ -263,36 +260,18 @@ class Block(nnx.Module):
         return self.mlp(x, self.post_attention_layernorm), kept
 
 
-@jax.jit
-def _run(block: Block, x: Array, kept: Any, rows: Rows, angles: Angles) -> tuple[Array, Any]:
-    """A block as a function of its own, so that layers of one shape are traced once."""
-    return block(x, kept, rows, angles)
-
-
-class Qwen35(nnx.Module):
+class Qwen35(Decoder):
     """The model."""
 
     def __init__(self, config: Qwen35Config):
-        width = config.mixers[0].width
-        self.embed_tokens = Embedding(config.vocab_size, width)
-        self.layers = nnx.List([Block(config, shape) for shape in config.mixers])
-        self.norm = RMSNorm(width, config.epsilon)
-        self.lm_head = None if config.tied else Linear(width, config.vocab_size)
-        self.rope = config.rope
-
-    def __call__(self, rows: Rows, state: State) -> tuple[Float[Array, "R D"], State]:
-        """Hidden rows after the last norm, and the written state."""
-        x = self.embed_tokens(rows.token)
-        angles = self.rope.angles(rows.position)
-        written = []
-        for block, kept in zip(self.layers, state, strict=True):
-            x, kept = _run(block, x, kept, rows, angles)
-            written.append(kept)
-        return self.norm(x), tuple(written)
-
-    def logits(self, hidden: Float[Array, "D_ D"]) -> Float[Array, "D_ V"]:
-        """The head, or the embedding table where they are tied."""
-        return self.embed_tokens.attend(hidden) if self.lm_head is None else self.lm_head(hidden)
+        super().__init__(
+            [Block(config, shape) for shape in config.mixers],
+            vocab_size=config.vocab_size,
+            width=config.mixers[0].width,
+            epsilon=config.epsilon,
+            rope=config.rope,
+            tied=config.tied,
+        )
 
 
 def leaves(config: Qwen35Config) -> dict[str, Leaf]:

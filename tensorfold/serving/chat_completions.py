@@ -3,18 +3,17 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from quart import Response, request
 
 from tensorfold.chat.messages import Message, MessageError, is_title_request, read_messages
-from tensorfold.chat.pieces import CallPiece, Part, Piece, Stage, Token
+from tensorfold.chat.pieces import CallPiece, Part, Piece, Token
 from tensorfold.chat.prompt import ChatEncoder
 from tensorfold.chat.template import RESERVED_VARIABLES, ChatTemplateError
 from tensorfold.chat.traits import EFFORTS
-from tensorfold.engine.interface import Constraint
 from tensorfold.serving.answer import Said, Shape, answer, now
 from tensorfold.serving.body import read_body
 from tensorfold.serving.errors import ApiError
@@ -36,6 +35,7 @@ from tensorfold.serving.tool_calls import (
     PARALLEL_TOOL_CALLS,
     TOOL_CHOICE,
     TOOLS,
+    ToolUse,
     call_constraint,
     call_stages,
     read_tool_use,
@@ -150,14 +150,14 @@ async def chat_completions(service: Service) -> Response:
     body = await read_body(request)
     refuse(body, UNSUPPORTED)
     options = replace(read_reply_options(body, service), logprobs=_alternatives(body))
-    tokens = await chat_prompt(service, body)
+    tokens, use = await chat_prompt(service, body)
     prompt = Prompt(
         tokens,
-        stages=reply_stages(service, body, tokens),
-        constraint=reply_constraint(service, body),
+        stages=call_stages(service, use, tokens, body["messages"]),
+        constraint=call_constraint(service, use),
     )
-    options, prompt = await held_to_form(service, body, options, prompt)
-    if is_title_request(body["messages"]) and not body.get("tools"):
+    options, prompt = await held_to_form(service, body, use, options, prompt)
+    if is_title_request(body["messages"]) and not use.offered:
         options = replace(options, background=True)
     reply_id = f"chatcmpl-{uuid.uuid4().hex}"
     shape = ChatShape(reply_id, options.model, now(), service.tokenizer, options, [prompt])
@@ -174,22 +174,10 @@ def _alternatives(body: Body) -> int | None:
     return None
 
 
-def reply_stages(
-    service: Service, body: Body, prompt: Sequence[int]
-) -> Callable[[], Sequence[Stage]]:
-    """How replies are read after their text is cut at stop strings, stage after stage."""
-    return call_stages(service, read_tool_use(body), prompt, body["messages"])
-
-
-def reply_constraint(service: Service, body: Body) -> Callable[[], Constraint] | None:
-    """What the request makes its replies keep to."""
-    return call_constraint(service, read_tool_use(body))
-
-
 async def chat_prompt(
     service: Service, body: Body, *, add_generation_prompt: bool = True
-) -> list[int]:
-    """The tokens that a chat body's messages come to. Raises `ApiError`."""
+) -> tuple[list[int], ToolUse]:
+    """The tokens that a chat body's messages come to, and its tools. Raises `ApiError`."""
     refuse(body, PROMPT_UNSUPPORTED)
     use = read_tool_use(body)
     chat = service.chat
@@ -209,7 +197,9 @@ async def chat_prompt(
             add_generation_prompt=add_generation_prompt,
             variables=variables,
         )
-        return tokens + unopened(service, tokens, variables) if add_generation_prompt else tokens
+        if add_generation_prompt:
+            tokens = tokens + unopened(service, tokens, variables)
+        return tokens, use
     except MessageError as error:
         raise ApiError(str(error), param=error.param) from error
     except ChatTemplateError as error:

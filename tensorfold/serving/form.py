@@ -14,7 +14,7 @@ from tensorfold.serving.fields import Body, Field, integer
 from tensorfold.serving.generation import Prompt, ReplyOptions
 from tensorfold.serving.service import Service
 from tensorfold.serving.structured_output import compile_calls, compile_structure, read_structure
-from tensorfold.serving.tool_calls import TOOL_CHOICE, read_tool_use
+from tensorfold.serving.tool_calls import TOOL_CHOICE, ToolUse
 
 THINKING_BUDGET = Field(
     "thinking_budget",
@@ -25,7 +25,7 @@ THINKING_BUDGET = Field(
 
 
 async def held_to_form(
-    service: Service, body: Body, options: ReplyOptions, prompt: Prompt
+    service: Service, body: Body, use: ToolUse, options: ReplyOptions, prompt: Prompt
 ) -> tuple[ReplyOptions, Prompt]:
     """A chat's options and prompt, its reasoning split off and held to its rules, and what
     follows constrained as the body asks. Raises `ApiError`."""
@@ -36,7 +36,6 @@ async def held_to_form(
         opened = opens_reasoning(prompt.tokens, markers, service.end_ids)
     thinks = opened is not False
     options, constraint = await matching(service, body, options, thinks=thinks)
-    use = read_tool_use(body)
     if use.required:
         if constraint is not None:
             raise ApiError(
@@ -60,7 +59,7 @@ async def held_to_form(
         prompt,
         stages=partial(_stages, markers, opened, prompt.stages),
         constraint=thinking_constraint(
-            rules, constraint, -(-service.engine.limits.vocab_size // 32), service.end_ids
+            rules, constraint, service.engine.limits.vocab_size, service.end_ids
         ),
         thinking=rules if rules.guard else None,
     )

@@ -33,7 +33,7 @@ async def tokenize(service: Service) -> Response:
     add_generation_prompt = ADD_GENERATION_PROMPT.of(body)
     prompt = body.get("prompt")
     if body.get("messages") is not None:
-        tokens = await chat_prompt(service, body, add_generation_prompt=add_generation_prompt)
+        tokens, _ = await chat_prompt(service, body, add_generation_prompt=add_generation_prompt)
     elif isinstance(prompt, str):
         tokens = await raw_prompt(service, prompt, add_special_tokens=add_special_tokens)
     else:

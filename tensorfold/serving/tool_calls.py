@@ -156,10 +156,12 @@ PARALLEL_TOOL_CALLS = Field(
 class ToolUse:
     """What a request says of tools.
 
+    offered: whether it has any, shown or not
     shown: the tools that the template is given; none with `tool_choice` none
     required: the reply is a call to one of them
     """
 
+    offered: bool = False
     shown: tuple[dict[str, Any], ...] = ()
     required: bool = False
     parallel: bool = True
@@ -172,7 +174,7 @@ class ToolUse:
 
 
 def read_tool_use(body: Body) -> ToolUse:
-    """Read the tool fields. Raises `ApiError`."""
+    """Read the tool fields, once a request. Raises `ApiError`."""
     shown = TOOLS.of(body)
     choice = TOOL_CHOICE.of(body)
     parallel = PARALLEL_TOOL_CALLS.of(body)
@@ -188,7 +190,9 @@ def read_tool_use(body: Body) -> ToolUse:
         raise ApiError("tool_choice asks for a call, and tools is empty", param=TOOL_CHOICE.name)
     if choice.mode == "none":
         shown = ()
-    return ToolUse(shown, choice.mode == "required", parallel)
+    return ToolUse(
+        offered=bool(names), shown=shown, required=choice.mode == "required", parallel=parallel
+    )
 
 
 def call_stages(

@@ -9,6 +9,7 @@ from small_tokenizer import SmallTokenizer
 
 from tensorfold.chat.tools.gate import CallGate, Spellings
 from tensorfold.chat.tools.registry import FORMATS
+from tensorfold.engine.masks import allows
 
 TOKENIZER = SmallTokenizer()
 SPELLINGS = Spellings(TOKENIZER, TOKENIZER.vocab_size + 40)
@@ -17,7 +18,7 @@ BOUNDED = ("dsml", "gemma", "harmony", "hermes", "pythonic")
 
 
 def allowed(mask):
-    return [token for token in range(SPELLINGS.vocab_size) if mask[token // 32] >> token % 32 & 1]
+    return [token for token in range(SPELLINGS.vocab_size) if allows(mask, token)]
 
 
 @pytest.mark.parametrize("name", BOUNDED)

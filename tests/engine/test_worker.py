@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo, solo_pairs
 
 from tensorfold.engine.interface import NewTokens, Request, Sampling
+from tensorfold.engine.masks import allows, mask_of
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.worker import Worker
@@ -72,7 +73,7 @@ class EveryOther:
         masks, last = [], self.last
         for draft in [*drafts, None]:
             masks.append(self._mask(last))
-            if draft is None or not masks[-1][draft // 32] >> (draft % 32) & 1:
+            if draft is None or not allows(masks[-1], draft):
                 break
             last = draft
         return masks
@@ -81,12 +82,12 @@ class EveryOther:
         return [8] if self.last == 7 else []
 
     def accept(self, token: int) -> None:
-        assert self._mask(self.last)[token // 32] >> (token % 32) & 1
+        assert allows(self._mask(self.last), token)
         self.last = token
 
     def _mask(self, last: int) -> np.ndarray:
         if last == 7:
-            return np.array([1 << 8, 0, 0, 0], np.uint32)
+            return mask_of([8], VOCABULARY)
         return np.full(4, 0x55555555 if last % 2 else 0xAAAAAAAA, np.uint32)
 
 

@@ -14,6 +14,7 @@ from tensorfold.engine.interface import (
     Request,
     Sampling,
 )
+from tensorfold.engine.masks import allows
 from tensorfold.engine.reply import Reply
 from tensorfold.engine.thread import make_reply
 from tensorfold.ops.rows import PAGE
@@ -107,9 +108,7 @@ def next_token(
     changed = [None if each is None else each.tobytes() for each in (rules.factor, rules.shift)]
     if any(changed):
         choice += int.from_bytes(hashlib.sha256(repr(changed).encode()).digest()[:4], "little")
-    allowed = list(range(BROKEN))
-    if rules.mask is not None:
-        allowed = [t for t in allowed if rules.mask[t // 32] >> (t % 32) & 1]
+    allowed = [t for t in range(BROKEN) if allows(rules.mask, t)]
     return allowed[choice % len(allowed)], value >> 8
 
 

@@ -54,7 +54,7 @@ def constraints() -> dict[str, Make]:
     def thinking(budget: int, answer: Make | None) -> Make:
         closing = closing_tokens(TOKENIZER, MARKERS, blank_line=answer is None)
         rules = ThinkingRules(MARKERS, True, closing, budget=budget, guard=True)
-        made = thinking_constraint(rules, answer, -(-VOCABULARY // 32), TOKENIZER.end_ids)
+        made = thinking_constraint(rules, answer, VOCABULARY, TOKENIZER.end_ids)
         assert made is not None
         return made
 

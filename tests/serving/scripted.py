@@ -24,6 +24,7 @@ from tensorfold.engine.interface import (
     Request,
     TokenLogprobs,
 )
+from tensorfold.engine.masks import allows
 from tensorfold.serving.service import ReplyDefaults, Service
 
 CONTROLS = ("<|im_start|>", "<|im_end|>", "<bos>", "<think>", "</think>", "<｜end｜>")
@@ -206,10 +207,6 @@ def held(script: Script, request: Request, constraint: Constraint) -> tuple[tupl
         if token in request.end_ids:
             break
     return tuple(said)
-
-
-def allows(mask: np.ndarray | None, token: int) -> bool:
-    return mask is None or bool(mask[token // 32] >> np.uint32(token % 32) & 1)
 
 
 def same_mask(a: np.ndarray | None, b: np.ndarray | None) -> bool:

@@ -10,6 +10,7 @@ from scripted import ByteTokenizer, ScriptedEngine, say
 from tensorfold.chat.prompt import ChatEncoder
 from tensorfold.chat.template import ChatTemplate
 from tensorfold.chat.tools.registry import FORMATS
+from tensorfold.engine.masks import allows
 
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ (tool | tojson) + '\n' }}{% endfor %}"
@@ -272,7 +273,7 @@ async def test_a_required_call_is_held_to_the_tools(choice, names):
 
     def allowed() -> set[int]:
         (mask,) = constraint.masks([])
-        return {token for token in range(256) if mask[token // 32] >> (token % 32) & 1}
+        return {token for token in range(256) if allows(mask, token)}
 
     for token in b'<tool_call>\n{"name": "':
         assert token in allowed()

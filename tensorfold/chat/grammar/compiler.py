@@ -108,7 +108,7 @@ class GrammarCompiler:
         except RuntimeError as error:
             reason = _PREFIX.sub("", str(error)).strip().splitlines()
             raise GrammarError(f"xgrammar refuses it: {reason[0] if reason else error}") from None
-        vocabulary = Vocabulary(self._tokenizer, -(-self._vocab_size // 32), self._end_ids)
+        vocabulary = Vocabulary(self._tokenizer, self._vocab_size, self._end_ids)
 
         def constraint() -> GrammarConstraint:
             return GrammarConstraint(compiled, vocabulary)

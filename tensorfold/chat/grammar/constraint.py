@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from tensorfold.checkpoints.interface import Tokenizer
+from tensorfold.engine.masks import words_of
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a grammar's masks are over: `words` words of 32 tokens, and the tokens that end."""
+    """What a grammar's masks are over: the model's `vocab_size` tokens, of which some end."""
 
     tokenizer: Tokenizer
-    words: int
+    vocab_size: int
     end_ids: frozenset[int]
 
 
@@ -37,7 +38,8 @@ class GrammarConstraint:
     def masks(self, drafts: Sequence[int]) -> list[np.ndarray | None]:
         """See `Constraint.masks`."""
         matcher = self._matcher
-        buffer = np.empty((len(drafts) + 1, self._vocabulary.words), np.int32)
+        words = words_of(self._vocabulary.vocab_size)
+        buffer = np.empty((len(drafts) + 1, words), np.int32)
         found: list[np.ndarray | None] = []
         taken = 0
         for place in range(len(drafts) + 1):

@@ -14,6 +14,7 @@ import numpy as np
 from tensorfold.chat.tools.interface import CallShape
 from tensorfold.checkpoints.interface import Tokenizer
 from tensorfold.engine.interface import Constraint
+from tensorfold.engine.masks import mask_of
 
 
 class Spellings:
@@ -38,11 +39,8 @@ class Spellings:
         return found
 
     def mask(self, tokens: Sequence[int]) -> np.ndarray:
-        """Only these tokens: uint32 [ceil(vocab / 32)], bits as in `Constraint.masks`."""
-        mask = np.zeros(-(-self.vocab_size // 32), np.uint32)
-        for token in tokens:
-            mask[token // 32] |= np.uint32(1 << token % 32)
-        return mask
+        """Only these tokens, as a mask of `Constraint.masks`."""
+        return mask_of(tokens, self.vocab_size)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 from schema_set import OF_EVERY_KIND, REFUSED, SCHEMAS, Entry
 
@@ -13,6 +12,7 @@ from tensorfold.chat.grammar.compiler import GrammarCompiler, GrammarError
 from tensorfold.chat.grammar.constraint import GrammarConstraint
 from tensorfold.chat.grammar.structure import Structure
 from tensorfold.checkpoints.interface import Checkpoint, Tokenizer
+from tensorfold.engine.masks import allows
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,7 @@ def accepts(constraint: GrammarConstraint, tokenizer: Tokenizer, text: str) -> b
     tokens = [*tokenizer.encode(text, control=False), min(tokenizer.end_ids)]
     masks = constraint.masks(tokens)
     for place, token in enumerate(tokens):
-        mask = masks[place]
-        if mask is not None and not mask[token // 32] >> np.uint32(token % 32) & 1:
+        if not allows(masks[place], token):
             return False
         constraint.accept(token)
     return True

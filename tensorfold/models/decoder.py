@@ -1,0 +1,126 @@
+"""The model around a family's layers, and the layer that dense families share.
+
+Attribute names follow Hugging Face's.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+from jax import Array
+from jaxtyping import Float
+
+from tensorfold.models.blocks import (
+    KV,
+    Attention,
+    AttentionShape,
+    Embedding,
+    GatedMLP,
+    Linear,
+    RMSNorm,
+)
+from tensorfold.models.family import Leaf, State
+from tensorfold.ops.rope import Angles, Rope
+from tensorfold.ops.rows import Rows
+
+
+class DenseBlock(nnx.Module):
+    """A pre-norm layer of attention and a gated MLP."""
+
+    def __init__(
+        self, shape: AttentionShape, mlp_width: int, epsilon: float, *, mlp_bias: bool = False
+    ):
+        self.input_layernorm = RMSNorm(shape.width, epsilon)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = RMSNorm(shape.width, epsilon)
+        self.mlp = GatedMLP(shape.width, mlp_width, bias=mlp_bias)
+
+    def __call__(
+        self, x: Float[Array, "R D"], kv: KV, rows: Rows, angles: Angles
+    ) -> tuple[Float[Array, "R D"], KV]:
+        """Attention, then the MLP, each added to the rows."""
+        x, kv = self.self_attn(x, self.input_layernorm, kv, rows, angles)
+        return self.mlp(x, self.post_attention_layernorm), kv
+
+
+class Decoder(nnx.Module):
+    """A token table, the layers, a norm and the head; implements `Model`.
+
+    layers: each takes and returns as `DenseBlock` does, with its own state in the place of `kv`
+    tied: the table is also the head
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nnx.Module],
+        *,
+        vocab_size: int,
+        width: int,
+        epsilon: float,
+        rope: Rope,
+        tied: bool,
+    ):
+        self.embed_tokens = Embedding(vocab_size, width)
+        self.layers = nnx.List(layers)
+        self.norm = RMSNorm(width, epsilon)
+        self.lm_head = None if tied else Linear(width, vocab_size)
+        self.rope = rope
+
+    def __call__(self, rows: Rows, state: State) -> tuple[Float[Array, "R D"], State]:
+        """Hidden rows after the last norm, and the written state."""
+        angles = self.rope.angles(rows.position)
+        return self.run(self.embed_tokens(rows.token), rows, state, [angles] * len(self.layers))
+
+    def run(
+        self, x: Float[Array, "R D"], rows: Rows, state: State, angles: Sequence[Angles]
+    ) -> tuple[Float[Array, "R D"], State]:
+        """Embedded rows through every layer, each with its own angles, and the last norm."""
+        written = []
+        for layer, kept, turned in zip(self.layers, state, angles, strict=True):
+            x, kept = _run(layer, x, kept, rows, turned)
+            written.append(kept)
+        return self.norm(x), tuple(written)
+
+    def logits(self, hidden: Float[Array, "D_ D"]) -> Float[Array, "D_ V"]:
+        """The head, or the embedding table where they are tied."""
+        return self.embed_tokens.attend(hidden) if self.lm_head is None else self.lm_head(hidden)
+
+
+@jax.jit
+def _run(layer: Any, x: Array, kept: Any, rows: Rows, angles: Angles) -> tuple[Array, Any]:
+    """A layer as a function of its own, so that layers of one shape are traced once."""
+    return layer(x, kept, rows, angles)
+
+
+def outer_leaves(*, tied: bool) -> dict[str, Leaf]:
+    """The table, the last norm and the head."""
+    out = {
+        "embed_tokens.weight": Leaf(("model.embed_tokens.weight",)),
+        "norm.weight": Leaf(("model.norm.weight",)),
+    }
+    if not tied:
+        out["lm_head.weight"] = Leaf(("lm_head.weight",))
+    return out
+
+
+def layer_leaves(layer: int, shape: AttentionShape, *, mlp_bias: bool = False) -> dict[str, Leaf]:
+    """What a `DenseBlock` has."""
+    out: dict[str, Leaf] = {}
+
+    def add(name: str, *parts: str, bias: bool = False) -> None:
+        for kind in ("weight", "bias") if bias else ("weight",):
+            sources = tuple(f"model.layers.{layer}.{part}.{kind}" for part in parts or (name,))
+            out[f"layers.{layer}.{name}.{kind}"] = Leaf(sources)
+
+    qkv = tuple(f"self_attn.{part}_proj" for part in "qkv")
+    add("self_attn.qkv_proj", *qkv, bias=shape.qkv_bias)
+    add("self_attn.o_proj", bias=shape.output_bias)
+    if shape.qk_norm_epsilon is not None:
+        add("self_attn.q_norm")
+        add("self_attn.k_norm")
+    add("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj", bias=mlp_bias)
+    add("mlp.down_proj", bias=mlp_bias)
+    add("input_layernorm")
+    add("post_attention_layernorm")
+    return out

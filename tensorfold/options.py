@@ -1,0 +1,171 @@
+"""The options that commands share, and the kinds of their values.
+
+A kind reads an option's text; argparse reports the ValueError or ArgumentTypeError that it raises.
+"""
+
+import argparse
+from pathlib import Path
+
+MODEL = (
+    "a Hugging Face Hub id (ORG/REPO, ORG/REPO:Q4_K_M), a folder, or a .gguf file; "
+    "SmolLM2-135M-Instruct when left out"
+)
+
+
+def model_argument(parser: argparse.ArgumentParser) -> None:
+    """The model to run."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
+
+
+def engine_options(parser: argparse.ArgumentParser) -> None:
+    """How large the engine's state is."""
+    group = parser.add_argument_group("engine")
+    group.add_argument(
+        "--context",
+        type=positive,
+        metavar="N",
+        help="tokens of prompt and reply together (default: the model's, fitted to memory)",
+    )
+    group.add_argument(
+        "--parallel",
+        type=positive,
+        default=8,
+        metavar="N",
+        help="replies that run at once (default 8)",
+    )
+    group.add_argument(
+        "--prompt-cache-gib",
+        type=at_least_zero,
+        metavar="GIB",
+        help="memory for prefixes of earlier prompts and replies "
+        "(default: a quarter of what is left; 0: off)",
+    )
+
+
+def scheduling_options(parser: argparse.ArgumentParser) -> None:
+    """What shares a step, and what waits."""
+    group = parser.add_argument_group("scheduling")
+    group.add_argument(
+        "--draft-model",
+        metavar="MODEL",
+        help="a smaller model of the same tokenizer that drafts; the replies are the same",
+    )
+    group.add_argument(
+        "--no-drafts",
+        action="store_true",
+        help="decode one token at a time; the replies are the same",
+    )
+    group.add_argument(
+        "--decode-share",
+        type=at_least_zero,
+        default=0.25,
+        metavar="SHARE",
+        help="time that running replies get after each chunk of a prompt, as a share of the "
+        "chunk's (default 0.25)",
+    )
+    group.add_argument(
+        "--max-queue",
+        type=positive,
+        metavar="N",
+        help="replies that may wait for a place; more get 503 (default: any number)",
+    )
+
+
+def server_options(parser: argparse.ArgumentParser) -> None:
+    """Where and how the server answers, and what requests ask for that do not say."""
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default="127.0.0.1", help="address (default 127.0.0.1)")
+    group.add_argument("--port", type=port, default=8080, help="port (default 8080; 0: any)")
+    group.add_argument("--name", help="the model's id (default: its file's or folder's name)")
+    group.add_argument(
+        "--alias", action="append", default=[], metavar="NAME", help="one more id (repeat)"
+    )
+    group.add_argument(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="a Jinja template instead of the checkpoint's",
+    )
+    group.add_argument(
+        "--tool-format",
+        metavar="NAME",
+        help="how the model writes tool calls (default: told by the template and tokenizer)",
+    )
+    group.add_argument(
+        "--request-timeout",
+        type=above_zero,
+        metavar="SECONDS",
+        help="longest that a request may take; then it ends with an error (default: any time)",
+    )
+    group.add_argument(
+        "--drain-seconds",
+        type=at_least_zero,
+        default=10.0,
+        metavar="SECONDS",
+        help="time for replies to finish once the server is told to stop (default 10)",
+    )
+    defaults = parser.add_argument_group(
+        "defaults for requests that do not say (else the checkpoint's own)"
+    )
+    defaults.add_argument("--max-tokens", type=positive, default=4096, metavar="N")
+    defaults.add_argument("--temperature", type=float, metavar="T", help="0: greedy")
+    defaults.add_argument("--top-p", type=float, metavar="P")
+    defaults.add_argument("--top-k", type=int, metavar="K")
+    defaults.add_argument("--min-p", type=float, metavar="P")
+    defaults.add_argument(
+        "--reasoning-effort",
+        choices=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        help="how hard to think, if the chat template can say so; none: not at all",
+    )
+    defaults.add_argument(
+        "--thinking-budget", type=positive, default=0, metavar="N", help="tokens of reasoning"
+    )
+    group.add_argument(
+        "--loop-guard",
+        action="store_true",
+        help="end reasoning that repeats a few tokens over and over",
+    )
+
+
+def server_defaults() -> argparse.Namespace:
+    """What `server_options` come to where none is given."""
+    parser = argparse.ArgumentParser()
+    server_options(parser)
+    return parser.parse_args([])
+
+
+def positive(text: str) -> int:
+    """1 or more."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """Above 0, and finite."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def at_least_zero(text: str) -> float:
+    """0 or more, and finite."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value} is not 0 or more")
+    return value
+
+
+def port(text: str) -> int:
+    """0 to 65535."""
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 65535")
+    return value
+
+
+def positives(text: str) -> tuple[int, ...]:
+    """`positive` values, commas between."""
+    return tuple(positive(part) for part in text.split(","))
