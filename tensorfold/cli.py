@@ -39,6 +39,7 @@ from tensorfold.options import (
 
 # Everything that imports JAX is imported where it is used: --help must not take seconds.
 if TYPE_CHECKING:
+    from tensorfold.engine.drafts.steps import DraftSteps
     from tensorfold.engine.stress import Stress
     from tensorfold.engine.thread import ThreadEngine
     from tensorfold.runtime.step import StepFunction
@@ -220,11 +221,11 @@ def _verify(options: argparse.Namespace) -> int:
     prompts = make_prompts(checkpoint.tokenizer)
     context = max(map(len, prompts)) + options.tokens
     draft = _open(options.draft_model) if options.draft_model else None
-    step, draft_step = _step_functions(checkpoint, draft, lanes=LANES, context=context)
+    step, draft_steps = _step_functions(checkpoint, draft, lanes=LANES, context=context)
     if options.stress:
-        return _stress(Stress(step, prompts, options.tokens, draft_step), options)
+        return _stress(Stress(step, prompts, options.tokens, draft_steps), options)
     compared = differences = 0
-    for comparison in verify(step, make_cases(prompts, options.tokens), draft_step):
+    for comparison in verify(step, make_cases(prompts, options.tokens), draft_steps):
         compared += 1
         differences += bool(comparison.difference)
         if options.json:
@@ -322,10 +323,11 @@ def _step_functions(
     lanes: int,
     context: int | None,
     prompt_cache_gib: float | None = None,
-) -> "tuple[StepFunction, StepFunction | None]":
-    """Of the model, and of the one that drafts for it if there is one."""
+) -> "tuple[StepFunction, DraftSteps]":
+    """Of the model, and of what drafts for it."""
     from tensorfold.checkpoints.hub import home
-    from tensorfold.engine.start import load_draft_model, open_draft_step, open_step_function
+    from tensorfold.engine.drafts.steps import load_draft_model, open_draft_steps
+    from tensorfold.engine.start import open_step_function
     from tensorfold.runtime.compilation import keep_compiled_programs
     from tensorfold.runtime.kept import KeptFiles
 
@@ -342,8 +344,8 @@ def _step_functions(
             progress=progress,
             kept=kept,
         )
-        draft_step = open_draft_step(draft_model, step, progress, kept) if draft_model else None
-    return step, draft_step
+        draft_steps = open_draft_steps(step, draft_model, progress, kept)
+    return step, draft_steps
 
 
 def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[ThreadEngine, App]":
@@ -379,11 +381,11 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         from tensorfold.serving.app import create_app
         from tensorfold.serving.service import ReplyDefaults, Service
 
-        step, draft_step = opening.result()
+        step, draft_steps = opening.result()
     engine = start_engine(
         step,
         drafts=not options.no_drafts,
-        draft_step=draft_step,
+        draft_steps=draft_steps,
         decode_share=options.decode_share,
         queue=options.max_queue,
     )

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress
+from tensorfold.checkpoints.interface import Checkpoint, Progress
 from tensorfold.engine.drafts.copies import CopySource
-from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
-from tensorfold.engine.drafts.next_token import NextTokenSource
-from tensorfold.engine.drafts.source import DraftSource
+from tensorfold.engine.drafts.steps import DraftSteps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Limits
 from tensorfold.engine.pages import PagePool
@@ -44,7 +42,7 @@ def open_step_function(
     kept: KeptFiles | None = None,
 ) -> StepFunction:
     """Load, make the state and compile every program, or take from `kept` what is there. Room is
-    left for `open_draft_step` of `draft_model`.
+    left for the state of `draft_model` and of next-token layers (`open_draft_steps`).
 
     Raises CheckpointError for a checkpoint and ValueError for settings that can't be served.
     """
@@ -76,41 +74,6 @@ def open_step_function(
     return step
 
 
-def load_draft_model(
-    checkpoint: Checkpoint,
-    target: Checkpoint,
-    progress: Callable[[Progress], None] | None = None,
-    kept: KeptFiles | None = None,
-) -> LoadedModel:
-    """Load a model that is to draft for `target`. Raises CheckpointError if its tokens are others'.
-
-    A vocabulary may be filled up beyond the tokenizer's, and by another number in each.
-    """
-    ours, theirs = checkpoint.tokenizer, target.tokenizer
-    for token in range(max(ours.vocab_size, theirs.vocab_size)):
-        texts = [
-            each.token_text(token) if token < each.vocab_size else "none" for each in (ours, theirs)
-        ]
-        if texts[0] != texts[1]:
-            raise CheckpointError(
-                f"{checkpoint.name} can't draft for {target.name}: token {token} is {texts[0]!r} "
-                f"there and {texts[1]!r} here; a draft model must have the same tokenizer"
-            )
-    return load(checkpoint, progress, kept)
-
-
-def open_draft_step(
-    model: LoadedModel,
-    target: StepFunction,
-    progress: Callable[[Progress], None] | None = None,
-    kept: KeptFiles | None = None,
-) -> StepFunction:
-    """Compile the steps of a draft model, over state of the target's lanes and pages."""
-    step = StepFunction(model, target.shape)
-    step.compile(progress, kept)
-    return step
-
-
 def _works(step: StepFunction) -> bool:
     """Whether kept weights and programs do what they did when they were probed, if they were."""
     probed = read_probed(step)
@@ -120,33 +83,18 @@ def _works(step: StepFunction) -> bool:
         return False
 
 
-def open_next_token_step(
-    step: StepFunction,
-    progress: Callable[[Progress], None] | None = None,
-    kept: KeptFiles | None = None,
-) -> StepFunction | None:
-    """Compile the steps of a model's own next-token layers; None if it has none."""
-    if step.model.spec.next_token is None:
-        return None
-    following = StepFunction(step.model, step.shape, next_token=True)
-    following.compile(progress, kept)
-    return following
-
-
 def start_engine(
     step: StepFunction,
     *,
     drafts: bool = True,
-    draft_step: StepFunction | None = None,
-    next_token_step: StepFunction | None = None,
+    draft_steps: DraftSteps = DraftSteps(),
     decode_share: float = 0.25,
     queue: int | None = None,
 ) -> ThreadEngine:
     """An engine over a compiled step function, which it owns from here on.
 
     drafts: False decodes every reply one token at a time
-    draft_step, next_token_step: from `open_draft_step` and `open_next_token_step`; they draft
-        beside the copies
+    draft_steps: what drafts beside the copies
     decode_share: see `RowLimits`; queue: see `Limits`
 
     Buckets in which a row gets other bits than in the smallest are not used. Raises RuntimeError if
@@ -166,11 +114,7 @@ def start_engine(
         raise RuntimeError(f"{step.shape.lanes} lanes do not fit a step of {most} rows")
     limits = RowLimits.of_buckets(step.buckets, decode_share)
     scheduler = Scheduler(step.shape, limits, make_pool(step))
-    sources: list[DraftSource] = [CopySource()] if drafts else []
-    if drafts and draft_step:
-        sources.append(ModelSource(draft_step, step.model.spec.vocab_size))
-    if drafts and next_token_step:
-        sources.append(NextTokenSource(next_token_step))
+    sources = [CopySource(), *draft_steps.sources(step)] if drafts else []
     drafting = Drafting(step.buckets, sources)
     time_steps(step, drafting.times)
     capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes, queue)

@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from tensorfold.engine.drafts.copies import CopySource
-from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
 from tensorfold.engine.drafts.source import DraftSource
+from tensorfold.engine.drafts.steps import DraftSteps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Event, Request, Sampling
 from tensorfold.engine.pages import PagePool
@@ -78,6 +78,7 @@ class Guesses:
     """A draft source that knows the plain replies and lies now and then, by a seed."""
 
     seconds = 0.0
+    name = "guesses"
     takes_hidden = False
 
     def __init__(self, plain: Callable[[Request], Traced], seed: int):
@@ -118,11 +119,11 @@ class Stress:
         step: StepFunction,
         prompts: Sequence[Sequence[int]],
         tokens: int,
-        draft_step: StepFunction | None = None,
+        draft_steps: DraftSteps = DraftSteps(),
     ):
-        """`draft_step` runs a draft model."""
+        """`draft_steps` draft too."""
         self._step = step
-        self._draft_step = draft_step
+        self._draft_steps = draft_steps
         self._prompts = prompts
         self._tokens = tokens
         self._plain: dict[Request, Traced] = {}
@@ -159,8 +160,7 @@ class Stress:
         scheduler = Scheduler(self._step.shape, case.limits, pool)
         times = StepTimes(self._step.buckets, learns=False)
         sources: list[DraftSource] = [CopySource(), Guesses(self.plain, case.seed)]
-        if self._draft_step:
-            sources.append(ModelSource(self._draft_step, self._step.model.spec.vocab_size))
+        sources += self._draft_steps.sources(self._step)
         worker = Worker(self._step, scheduler, Drafting(self._step.buckets, sources, times))
         replies = self._finish(worker, case.arrivals)
         stats = worker.stats()

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorfold.engine.drafts.copies import CopySource
-from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
 from tensorfold.engine.drafts.source import DraftSource
+from tensorfold.engine.drafts.steps import DraftSteps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Event, Request, Sampling
 from tensorfold.engine.pages import PagePool
@@ -51,12 +51,12 @@ def make_cases(prompts: Sequence[Sequence[int]], tokens: int) -> list[Request]:
 
 
 def verify(
-    step: StepFunction, cases: Sequence[Request], draft_step: StepFunction | None = None
+    step: StepFunction, cases: Sequence[Request], draft_steps: DraftSteps = DraftSteps()
 ) -> Iterator[Comparison]:
     """Compare, yielding a line for each comparison as it is made.
 
-    `step` needs LANES lanes and pages for all of them at the length of the cases; `draft_step` runs
-    a draft model.
+    `step` needs LANES lanes and pages for all of them at the length of the cases; `draft_steps`
+    are compared as well.
     """
     broken = probe_step(step).broken
     for bucket in step.buckets:
@@ -81,9 +81,8 @@ def verify(
     for case in cases:
         guesses = Guesses(lambda request: plain[request.id], seed=0)
         yield from compare("drafted", _drafted(step, case, [CopySource(), guesses]))
-        if draft_step:
-            modelled = [ModelSource(draft_step, step.model.spec.vocab_size)]
-            yield from compare("drafted by the model", _drafted(step, case, modelled))
+        for source in draft_steps.sources(step):
+            yield from compare(f"drafted by {source.name}", _drafted(step, case, [source]))
         for name, got in _again(step, case):
             yield from compare(name, got)
         yield from compare("preempted and replayed", _preempted(step, case))

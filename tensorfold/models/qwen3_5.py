@@ -25,7 +25,7 @@ from tensorfold.models.blocks import (
 )
 from tensorfold.models.config import need, only, read_rope, rotary_dim
 from tensorfold.models.decoder import Decoder, outer_leaves
-from tensorfold.models.family import Family, Leaf, Recurrent, Spec
+from tensorfold.models.family import Family, Leaf, NextToken, Recurrent, Spec, State
 from tensorfold.ops import moe
 from tensorfold.ops.activation import swiglu
 from tensorfold.ops.conv import causal_conv
@@ -78,6 +78,8 @@ class Qwen35Config:
     vocab_size: int
     mixers: tuple[AttentionShape | DeltaShape, ...]
     """One a layer."""
+    next_token: tuple[AttentionShape, ...]
+    """One a next-token layer."""
     mlp_width: int | None
     experts: ExpertShape | None
     """One of the two."""
@@ -122,6 +124,7 @@ class Qwen35Config:
         return cls(
             vocab_size=need(config, "vocab_size"),
             mixers=tuple(attention if full else delta for full in _full(config)),
+            next_token=(attention,) * config.get("mtp_num_hidden_layers", 0),
             mlp_width=None if sparse else need(config, "intermediate_size"),
             experts=_experts(config) if sparse else None,
             epsilon=epsilon,
@@ -260,6 +263,36 @@ class Block(nnx.Module):
         return self.mlp(x, self.post_attention_layernorm), kept
 
 
+class NextTokenLayers(nnx.Module):
+    """What predicts the token after next: the next one's embedding and a hidden vector, each
+    normalised, through a projection of the two and full-attention layers."""
+
+    def __init__(self, config: Qwen35Config):
+        width = config.mixers[0].width
+        self.pre_fc_norm_embedding = RMSNorm(width, config.epsilon)
+        self.pre_fc_norm_hidden = RMSNorm(width, config.epsilon)
+        self.fc = Linear(2 * width, width)
+        self.layers = nnx.List([Block(config, shape) for shape in config.next_token])
+        self.norm = RMSNorm(width, config.epsilon)
+
+    def __call__(
+        self,
+        embedded: Float[Array, "R D"],
+        hidden: Float[Array, "R D"],
+        rows: Rows,
+        state: State,
+        angles: Angles,
+    ) -> tuple[Float[Array, "R D"], State]:
+        """Hidden rows after the last norm, and the written state."""
+        both = [self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)]
+        x = self.fc(jnp.concatenate(both, axis=1))
+        written = []
+        for layer, kept in zip(self.layers, state, strict=True):
+            x, kept = layer(x, kept, rows, angles)
+            written.append(kept)
+        return self.norm(x), tuple(written)
+
+
 class Qwen35(Decoder):
     """The model."""
 
@@ -272,26 +305,45 @@ class Qwen35(Decoder):
             rope=config.rope,
             tied=config.tied,
         )
+        self.mtp = NextTokenLayers(config) if config.next_token else None
+
+    def next_token(
+        self, rows: Rows, hidden: Float[Array, "R D"], state: State
+    ) -> tuple[Float[Array, "R D"], State]:
+        """See `Model.next_token`."""
+        assert self.mtp is not None
+        embedded, angles = self.embed_tokens(rows.token), self.rope.angles(rows.position)
+        return self.mtp(embedded, hidden, rows, state, angles)
 
 
 def leaves(config: Qwen35Config) -> dict[str, Leaf]:
     """Where each parameter comes from, by Hugging Face's tensor names."""
     out = outer_leaves(tied=config.tied)
     for i, shape in enumerate(config.mixers):
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            out[f"layers.{i}.{name}.weight"] = Leaf((f"model.layers.{i}.{name}.weight",))
-        if isinstance(shape, DeltaShape):
-            mixer, place = _delta_leaves(), "linear_attn"
-        else:
-            mixer, place = _attention_leaves(shape, config.rotary), "self_attn"
-        mlp = _mlp_leaves() if config.experts is None else _expert_leaves(config.experts)
-        for part, those in ((place, mixer), ("mlp", mlp)):
-            for path, leaf in those.items():
-                at = f"model.layers.{i}.{part}."
-                out[f"layers.{i}.{part}.{path}"] = leaf.under(at)
+        for path, leaf in _block_leaves(config, shape).items():
+            out[f"layers.{i}.{path}"] = leaf.under(f"model.layers.{i}.")
+    for i, shape in enumerate(config.next_token):
+        for path, leaf in _block_leaves(config, shape).items():
+            out[f"mtp.layers.{i}.{path}"] = leaf.under(f"mtp.layers.{i}.")
+    if config.next_token:
+        for name in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"):
+            out[f"mtp.{name}.weight"] = Leaf((f"mtp.{name}.weight",))
     # These norms scale by 1 + weight, the one inside Gated DeltaNet does not.
     whole = [path for path in out if "norm" in path and "linear_attn" not in path]
     return out | {path: replace(out[path], add=1.0) for path in whole}
+
+
+def _block_leaves(config: Qwen35Config, shape: AttentionShape | DeltaShape) -> dict[str, Leaf]:
+    norms = ("input_layernorm", "post_attention_layernorm")
+    out = {f"{name}.weight": Leaf((f"{name}.weight",)) for name in norms}
+    if isinstance(shape, DeltaShape):
+        mixer, place = _delta_leaves(), "linear_attn"
+    else:
+        mixer, place = _attention_leaves(shape, config.rotary), "self_attn"
+    mlp = _mlp_leaves() if config.experts is None else _expert_leaves(config.experts)
+    for part, those in ((place, mixer), ("mlp", mlp)):
+        out |= {f"{part}.{path}": leaf.under(f"{part}.") for path, leaf in those.items()}
+    return out
 
 
 def _delta_leaves() -> dict[str, Leaf]:
@@ -367,8 +419,15 @@ def spec(config: Mapping[str, Any]) -> Spec:
     if text is not None:
         config = {**text, "tie_word_embeddings": config.get("tie_word_embeddings", False)}
     read = Qwen35Config.read(config)
+    whole = _spec(read, multimodal=text is not None)
+    if not read.next_token:
+        return whole
+    return replace(whole, otherwise=_spec(replace(read, next_token=()), text is not None))
+
+
+def _spec(read: Qwen35Config, multimodal: bool) -> Spec:
     found = leaves(read)
-    if text is not None:
+    if multimodal:
         found = {
             path: leaf.moved("model.", "model.language_model.") for path, leaf in found.items()
         }
@@ -378,7 +437,10 @@ def spec(config: Mapping[str, Any]) -> Spec:
         state=tuple(shape.state for shape in read.mixers),
         vocab_size=read.vocab_size,
         context=read.context,
-        # The vision tower, and the layers that predict further tokens.
+        next_token=NextToken(tuple(shape.state for shape in read.next_token), read.mixers[0].width)
+        if read.next_token
+        else None,
+        # The vision tower, and next-token layers that the config doesn't count.
         ignored=lambda name: (
             name.startswith(("model.visual.", "mtp.")) or (read.tied and name == "lm_head.weight")
         ),

@@ -44,6 +44,7 @@ class Lookup:
     """Drafts four tokens after the latest place where the last 5, 4, 3 or 2 tokens stood before."""
 
     seconds = 0.0
+    name = "lookup"
     takes_hidden = False
 
     def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:

@@ -149,7 +149,7 @@ def test_a_program_s_name_tells_apart_all_that_could_change_it(
     def named(model: object = step.model, shape: StateShape = step.shape) -> None:
         other = object.__new__(StepFunction)
         other.model, other.shape, other.buckets = model, shape, ONE_BUCKET
-        other._head = step._head
+        other._head, other._layers, other.width = step._head, step._layers, step.width
         names.append(other.kept_names())
 
     named(replace(step.model, config=step.model.config | {"rope_theta": 5000.0}))

@@ -138,6 +138,7 @@ class CopySource:
     """The copies of every reply, as a draft source."""
 
     seconds = 0.0
+    name = "copies"
     takes_hidden = False
 
     def __init__(self) -> None:

@@ -19,6 +19,7 @@ from tensorfold.runtime.step import StepFunction
 class ModelSource(SteppedSource):
     """A draft model as a draft source. A row of it is a token of the reply."""
 
+    name = "the draft model"
     takes_hidden = False
 
     def __init__(self, step: StepFunction, vocab_size: int):
@@ -60,7 +61,7 @@ class ModelSource(SteppedSource):
         behind = len(reply.known) - reading.filled
         if behind > self.behind or not self._can_read(reply, behind + most):
             return []
-        return [reading.chance] * most
+        return reading.chances(most)
 
     def propose(self, wanted: Sequence[tuple[Reply, int]]) -> list[list[int]]:
         """See `DraftSource`. A reply for which a step has no room gets none."""

@@ -21,6 +21,7 @@ from tensorfold.runtime.step import StepFunction
 class NextTokenSource(SteppedSource):
     """Next-token layers as a draft source."""
 
+    name = "next-token layers"
     takes_hidden = True
 
     def __init__(self, step: StepFunction):
@@ -53,7 +54,7 @@ class NextTokenSource(SteppedSource):
         reading = self.readings[reply]
         room = len(reading.pages) * PAGE - len(reply.known)
         current = reading.filled + len(reading.hidden) == len(reply.known) - 1
-        return [reading.chance] * min(most, room) if current and reading.hidden else []
+        return reading.chances(min(most, room)) if current and reading.hidden else []
 
     def propose(self, wanted: Sequence[tuple[Reply, int]]) -> list[list[int]]:
         """See `DraftSource`. A reply for which a step has no room gets none."""

@@ -12,6 +12,11 @@ class DraftSource(Protocol):
     """Proposes a reply's next tokens. Used by the engine's thread alone."""
 
     @property
+    def name(self) -> str:
+        """What it is, for reports."""
+        ...
+
+    @property
     def takes_hidden(self) -> bool:
         """Whether it must be told of hidden vectors."""
         ...

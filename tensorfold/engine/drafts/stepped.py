@@ -26,6 +26,8 @@ _FORGET = 0.003
 """How fast the chance returns to the prior while nothing is tried, so that drafts are tried again
 now and then."""
 _SMOOTH = 0.1
+_DEPTHS = 4
+"""Drafts whose chances are counted apart; those after the last of them count as it does."""
 
 
 @dataclass
@@ -38,7 +40,12 @@ class Reading:
     hidden: list[np.ndarray] = field(default_factory=list)
     """The target's hidden vectors of the rows that come next, where a source takes them."""
     drafts: list[int] = field(default_factory=list)
-    chance: float = _PRIOR
+    rates: list[float] = field(default_factory=lambda: [_PRIOR] * _DEPTHS)
+    """How often the first draft was right lately, the second after a right one, and so on."""
+
+    def chances(self, most: int) -> list[float]:
+        """Of the next `most` drafts, each if those before it are right."""
+        return [self.rates[min(depth, _DEPTHS - 1)] for depth in range(most)]
 
 
 class SteppedSource:
@@ -83,11 +90,12 @@ class SteppedSource:
         """How many of the `drafted` drafts were right, from what was `drawn` in their places."""
         reading = self.readings[reply]
         if not drafted:
-            reading.chance += _FORGET * (_PRIOR - reading.chance)
+            reading.rates = [rate + _FORGET * (_PRIOR - rate) for rate in reading.rates]
             return 0
         right = _alike(reading.drafts[:drafted], drawn)
-        for hit in [True] * right + [False] * (right < min(drafted, len(drawn))):
-            reading.chance += _LEARN * (hit - reading.chance)
+        for depth in range(min(right + 1, drafted, len(drawn))):
+            kind = min(depth, _DEPTHS - 1)
+            reading.rates[kind] += _LEARN * ((depth < right) - reading.rates[kind])
         return right
 
     def release(self, reply: Reply) -> None:

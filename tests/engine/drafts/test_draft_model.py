@@ -11,11 +11,12 @@ from tiny import open_step, random_prompt, shared_step, tiny_checkpoint
 from tensorfold.checkpoints.interface import CheckpointError
 from tensorfold.engine.drafts.draft_model import ModelSource
 from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.drafts.steps import load_draft_model, open_draft_steps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Event, Request, Sampling
 from tensorfold.engine.pages import PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
-from tensorfold.engine.start import load_draft_model, make_pool, open_draft_step
+from tensorfold.engine.start import make_pool
 from tensorfold.engine.stress import Stress
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.trace import Traced, trace
@@ -191,10 +192,10 @@ def test_another_tokenizer_is_refused() -> None:
 def test_verify_and_stress_take_a_draft_model() -> None:
     step = open_step(tiny_checkpoint(), lanes=LANES, context=128, buckets=(8, 256))
     other = tiny_checkpoint(hidden_size=48)
-    drafting = open_draft_step(load_draft_model(other, tiny_checkpoint()), step)
+    drafting = open_draft_steps(step, load_draft_model(other, tiny_checkpoint()))
     prompts = [random_prompt(np.random.default_rng(0), length) for length in (5, 70)]
     comparisons = list(verify(step, make_cases(prompts, tokens=6), drafting))
     assert [each for each in comparisons if each.difference] == []
-    assert sum("drafted by the model" in each.name for each in comparisons) == 4
+    assert sum("drafted by the draft model" in each.name for each in comparisons) == 4
     rounds = list(Stress(step, prompts, 6, drafting).run(seconds=2, seed=1))
     assert rounds and not any(outcome.difference for _, outcome in rounds)
