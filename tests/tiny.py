@@ -348,7 +348,7 @@ def open_step(
     buckets: Sequence[int] = (8, 16),
 ) -> StepFunction:
     """A compiled step function over a small state: by default every lane at its longest."""
-    shape = StateShape(lanes, context, pages or lanes * -(-context // 64))
+    shape = StateShape(lanes, context, pages or lanes * -(-context // 64), snapshots=4)
     step = StepFunction(load(checkpoint), shape, buckets)
     step.compile()
     return step

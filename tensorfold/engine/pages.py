@@ -4,6 +4,9 @@ The pages of everything computed form a tree for each salt. A node is a page of 
 pages above it, so equal paths are equal prefixes: the tokens themselves are compared, and no hash
 can take one prefix for another. A page in the tree never changes. The rows that a sequence had past
 its last full page stay as a node of fewer tokens; a later sequence copies the rows that it shares.
+
+Where lanes hold state of their own, pages alone are not enough to go on from: a sequence then
+shares pages only up to a node whose lane state is kept in a snapshot.
 """
 
 import heapq
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 
+from tensorfold.engine.snapshots import Snapshots
 from tensorfold.ops.rows import PAGE
 
 
@@ -53,6 +57,8 @@ class Holding:
     own: list[int] = field(default_factory=list)
     reserved: int = 0
     """Pages that it may still take."""
+    known: int = 0
+    """Positions at the start whose pages were in the tree, shared or not."""
 
     @property
     def pages(self) -> list[int]:
@@ -68,16 +74,22 @@ class Holding:
 class PagePool:
     """Every page of the state. Knows no device."""
 
-    def __init__(self, pages: int, kept: int | None = None):
+    def __init__(self, pages: int, kept: int | None = None, snapshots: int | None = None):
         """`kept` pages at most stay for later sequences when no reply holds them; None: any, and 0:
-        nothing is shared either."""
+        nothing is shared either. `snapshots`: slots for the states of lanes; None: lanes have none.
+        """
         self.total = pages
         self.kept_limit = pages if kept is None else kept
+        if snapshots == 0:
+            self.kept_limit = 0
+        self._slots = snapshots
         self.reset()
 
     def reset(self) -> None:
         """Forget everything; nothing may be held."""
         self._free = list(reversed(range(self.total)))
+        self.snapshots = None if self._slots is None else Snapshots(self._slots)
+        """By node: of the lane that had run up to the end of its page."""
         self._roots: dict[str, Node] = {}
         self._kept = 0
         self._reserved = 0
@@ -104,7 +116,8 @@ class PagePool:
     def hold(self, salt: str, tokens: Sequence[int], pages: int) -> Holding | None:
         """Pages for a sequence that starts with `tokens` and takes up to `pages` pages.
 
-        Takes the full pages that are known of all tokens but the last, and reserves the others.
+        Takes the full pages that are known of all tokens but the last, or those of them up to a
+        snapshot, and reserves the others.
         None if they are not available.
         """
         path = [self._roots.get(salt) or Node(-1, (), None)]
@@ -113,6 +126,10 @@ class PagePool:
             if node is None:
                 break
             path.append(node)
+        known = (len(path) - 1) * PAGE
+        if self.snapshots is not None:
+            while len(path) > 1 and path[-1] not in self.snapshots:
+                path.pop()
         idle = sum(not node.holders for node in path[1:])
         reserved = pages - (len(path) - 1)
         if idle + reserved > self.available:
@@ -122,7 +139,7 @@ class PagePool:
         for node in path[1:]:
             self._take_up(node)
         self._reserved += reserved
-        return Holding(salt, path, reserved=reserved)
+        return Holding(salt, path, reserved=reserved, known=known)
 
     def next_shared(self, holding: Holding, tokens: Sequence[int]) -> bool:
         """Go on to a page that somebody computed meanwhile: the next 64 of `tokens`, which start
@@ -225,6 +242,8 @@ class PagePool:
         self._free.append(node.page)
         self._kept -= 1
         node.page = -1
+        if self.snapshots is not None:
+            self.snapshots.drop(node)
 
     def _evict(self) -> None:
         """Free the page used longest ago of those that nobody holds and that have none below:

@@ -55,6 +55,8 @@ class Scheduler:
         self.block_table = np.zeros((shape.lanes, shape.pages_per_lane), np.int32)
         self.copies: list[tuple[int, int]] = []
         """(source, target) pages to be copied, in this order, before the next step."""
+        self.lane_copies: list[tuple[int, int]] = []
+        """Likewise of lanes' own state; a snapshot's slot counts on from the lanes."""
         self._foreground: deque[Reply] = deque()
         self._background: deque[Reply] = deque()
         self._free_lanes = list(reversed(range(shape.lanes)))
@@ -70,6 +72,12 @@ class Scheduler:
     def free_lanes(self) -> int:
         """Lanes that no reply has."""
         return len(self._free_lanes)
+
+    def reset(self) -> None:
+        """Forget what the state held; nothing may run."""
+        self.pool.reset()
+        self.copies.clear()
+        self.lane_copies.clear()
 
     def add(self, reply: Reply) -> None:
         """Queue a reply."""
@@ -95,9 +103,10 @@ class Scheduler:
         if reply.holding is None:
             self._queue(reply).remove(reply)
             return
+        self._keep_state(reply)
         first = reply.holding.shared_tokens
         rest = tuple(reply.known[first : min(reply.filled, first + PAGE)])
-        self.pool.release(reply.holding, rest)
+        self.pool.release(reply.holding, rest if self.pool.snapshots is None else ())
         self.running.remove(reply)
         self._free_lanes.append(reply.lane)
         reply.lane, reply.holding = -1, None
@@ -124,7 +133,13 @@ class Scheduler:
         if decoding:
             # However many lanes decode, a prompt beside them gets on.
             room = max(self.limits.beside, decoding + 1) - decoding
-        return chosen, min(chosen.remaining, room, self.limits.chunk)
+        rows = min(chosen.remaining, room, self.limits.chunk)
+        holding = chosen.holding
+        assert holding is not None
+        if holding.known > chosen.filled:
+            # Others begin like this too: stop where they part, for a snapshot.
+            rows = min(rows, holding.known - chosen.filled)
+        return chosen, rows
 
     def make_room(self, reply: Reply, rows: int) -> None:
         """Pages for the reply's next rows."""
@@ -143,6 +158,8 @@ class Scheduler:
         while self.pool.shares and filled >= holding.shared_tokens + PAGE:
             first = holding.shared_tokens
             self.pool.share(holding, tuple(reply.known[first : first + PAGE]))
+        if filled in (holding.known, reply.prompt_length) and not reply.drawn:
+            self._keep_state(reply)
 
     def took(self, seconds: float, *, chunk: bool, decoding: bool) -> None:
         """A step of this kind took this long."""
@@ -163,6 +180,9 @@ class Scheduler:
             return False
         reply.holding, reply.lane = holding, self._free_lanes.pop()
         reply.filled = 0
+        if self.pool.snapshots is not None and holding.shared_tokens:
+            slot = self.pool.snapshots.use(holding.path[-1])
+            self.lane_copies.append((len(self.block_table) + slot, reply.lane))
         self._skip(reply, holding.shared_tokens)
         self.settings[reply.lane] = reply.settings
         self.running.append(reply)
@@ -172,7 +192,7 @@ class Scheduler:
         """Go on over the pages that others have computed by now."""
         holding = reply.holding
         assert holding is not None
-        if _reads_whole(reply):
+        if _reads_whole(reply) or self.pool.snapshots is not None:
             return
         while True:
             first = holding.shared_tokens
@@ -184,13 +204,24 @@ class Scheduler:
         """Take over the rows that a page of another sequence has of this one."""
         holding = reply.holding
         assert holding is not None
-        if holding.own or _reads_whole(reply):
+        if holding.own or _reads_whole(reply) or self.pool.snapshots is not None:
             return
         rest = reply.known[reply.filled : reply.filled + PAGE + 1]
         source, rows = self.pool.closest_rows(holding, rest)
         if rows >= _WORTH_COPYING:
             self.copies.append((source, self.pool.take(holding)))
             self._skip(reply, rows)
+
+    def _keep_state(self, reply: Reply) -> None:
+        """Have the state of the reply's lane kept for the end of its last full page. A lane holds
+        what is needed to go on there until it has run 64 rows more."""
+        holding, snapshots = reply.holding, self.pool.snapshots
+        assert holding is not None
+        node = holding.path[-1]
+        current = 0 < holding.shared_tokens == reply.filled // PAGE * PAGE
+        if snapshots is not None and self.pool.shares and current and node not in snapshots:
+            slot = len(self.block_table) + snapshots.add(node)
+            self.lane_copies.append((reply.lane, slot))
 
     def _pause_background(self) -> bool:
         """Put the newest running background reply back at the head of its queue."""

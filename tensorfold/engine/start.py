@@ -121,9 +121,13 @@ def start_engine(
     return ThreadEngine(Worker(step, scheduler, drafting), capacity)
 
 
-def make_pool(step: StepFunction) -> PagePool:
-    """The pages of a step function's state. A family with state of a lane's own shares none."""
-    return PagePool(step.shape.pages, step.shape.kept if step.model.spec.paged else 0)
+def make_pool(step: StepFunction, pages: int | None = None) -> PagePool:
+    """The pages of a step function's state, and the slots for lanes' own state if there is such;
+    `pages` of them if not all."""
+    shape = step.shape
+    return PagePool(
+        pages or shape.pages, shape.kept, None if step.model.spec.paged else shape.snapshots
+    )
 
 
 def time_steps(step: StepFunction, times: StepTimes) -> None:

@@ -18,9 +18,9 @@ from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.steps import DraftSteps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Event, Request, Sampling
-from tensorfold.engine.pages import PagePool
 from tensorfold.engine.reply import Reply
 from tensorfold.engine.scheduler import RowLimits, Scheduler
+from tensorfold.engine.start import make_pool
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.trace import Traced, trace
 from tensorfold.engine.worker import Worker
@@ -150,13 +150,14 @@ class Stress:
         """The request's reply by itself, one token at a time, from an empty pool."""
         key = replace(request, id="", draft=False, background=False, cache_salt="")
         if key not in self._plain:
-            worker = Worker(self._step, Scheduler(self._step.shape, self._limits))
+            scheduler = Scheduler(self._step.shape, self._limits, make_pool(self._step))
+            worker = Worker(self._step, scheduler)
             self._plain[key] = self._finish(worker, (Arrival(key, 0),))[""]
         return self._plain[key]
 
     def outcome(self, case: Round) -> Outcome:
         """Run a round and compare every reply; a cancelled one as far as it came."""
-        pool = PagePool(case.pages, None if self._step.model.spec.paged else 0)
+        pool = make_pool(self._step, case.pages)
         scheduler = Scheduler(self._step.shape, case.limits, pool)
         times = StepTimes(self._step.buckets, learns=False)
         sources: list[DraftSource] = [CopySource(), Guesses(self.plain, case.seed)]

@@ -13,7 +13,6 @@ from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.steps import DraftSteps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Event, Request, Sampling
-from tensorfold.engine.pages import PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.start import make_pool
 from tensorfold.engine.stress import Guesses
@@ -149,8 +148,7 @@ def _again(step: StepFunction, case: Request) -> Iterator[tuple[str, dict[str, T
 def _preempted(step: StepFunction, case: Request) -> dict[str, Traced]:
     """In the background of a foreground request that needs its pages: it yields and comes again."""
     needed = pages_for(len(case.prompt) + case.max_tokens)
-    kept = None if step.model.spec.paged else 0
-    worker = Worker(step, Scheduler(step.shape, RowLimits(), PagePool(needed, kept)))
+    worker = Worker(step, Scheduler(step.shape, RowLimits(), make_pool(step, needed)))
     events: list[Event] = []
     behind = replace(case, background=True)
     worker.add(make_reply(behind, events.append, step.model.spec.vocab_size))

@@ -56,6 +56,10 @@ class Runner(Protocol):
         """Make a page hold what another does."""
         ...
 
+    def copy_lane(self, source: int, target: int) -> None:
+        """Make a lane's own state, or a slot's after the lanes, what another's is."""
+        ...
+
     def reset(self) -> None:
         """Start over with empty state after a failed step."""
         ...
@@ -130,7 +134,7 @@ class Worker:
             _log.exception("a step failed")
             for reply in list(self.scheduler.running):
                 self._end(reply, "error", f"the step failed: {error}")
-            self.scheduler.pool.reset()
+            self.scheduler.reset()
             self.runner.reset()
             return
         finally:
@@ -212,6 +216,9 @@ class Worker:
         for source, target in scheduler.copies:
             self.runner.copy_page(source, target)
         scheduler.copies.clear()
+        for source, target in scheduler.lane_copies:
+            self.runner.copy_lane(source, target)
+        scheduler.lane_copies.clear()
         answers = self.runner.run(
             [part.span for part in parts], scheduler.block_table, scheduler.settings
         )

@@ -173,7 +173,7 @@ class Spec:
     @property
     def paged(self) -> bool:
         """Whether pages are all that a sequence needs to go on. If not, a lane holds state of its
-        own, and a reply must begin at position 0 of its lane: no shared or kept prefixes."""
+        own, and a reply must begin at position 0 of its lane or at a snapshot of another's."""
         return state_bytes(self.state)[1] == 0
 
 

@@ -25,6 +25,8 @@ def fit_state(
     much as half holds, one lane at the least. `context` None takes the model's, cut to what one
     lane can have. `prompt_cache_gib` more are for prefixes that no reply holds; None takes a
     quarter of what is left and lets prefixes stay on every page that is not needed, 0 keeps none.
+    Where lanes have state of their own, some of it is for snapshots of that: four a lane, if they
+    take at most half of it.
 
     Raises ValueError, naming the figures and the flag, for a `context` or a cache that does not
     fit, for a `context` that the model was not made for, and for more lanes than their own state
@@ -52,18 +54,21 @@ def fit_state(
         wanted = _rounded(most)
     # In steps: compiled programs are of one number of pages, and free memory differs at each start.
     pages = max(wanted, min(lanes * wanted, _rounded(most // 2)))
-    kept = None
-    cache = max(0, _rounded(pages + (most - pages) // 4) - pages)
-    if prompt_cache_gib is not None:
-        cache = kept = int(prompt_cache_gib * _GIB / page_bytes) if page_bytes else 0
-        if cache > most - pages:
-            left = (most - pages) * page_bytes / _GIB
-            raise ValueError(
-                f"a prompt cache of {prompt_cache_gib:g} GiB is more than the {left:.2f} GiB left "
-                f"beside {lanes} replies: use a smaller --prompt-cache-gib, --context or --parallel"
-            )
+    left = free - pages * page_bytes
+    budget = left // 4 if prompt_cache_gib is None else int(prompt_cache_gib * _GIB)
+    if budget > left:
+        raise ValueError(
+            f"a prompt cache of {prompt_cache_gib:g} GiB is more than the {left / _GIB:.2f} GiB "
+            f"left beside {lanes} replies: use a smaller --prompt-cache-gib, --context or "
+            "--parallel"
+        )
+    snapshots = min(4 * lanes, _rounded(budget // 2 // lane_bytes)) if lane_bytes else 0
+    cache = (budget - snapshots * lane_bytes) // page_bytes if page_bytes else 0
+    if prompt_cache_gib is None:
+        cache = max(0, _rounded(pages + cache) - pages)
+    kept = None if prompt_cache_gib is None else cache
     tokens = min(context or model_context, wanted * PAGE)
-    return StateShape(lanes, tokens, pages + cache, kept)
+    return StateShape(lanes, tokens, pages + cache, kept, snapshots)
 
 
 def _rounded(count: int) -> int:

@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.stages import Compiled, Lowered
 
 from tensorfold.checkpoints.interface import Progress
-from tensorfold.models.family import LayerState, PagedKV, State
+from tensorfold.models.family import LayerState, PagedKV, Recurrent, State, state_bytes
 from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
@@ -40,12 +40,14 @@ def usable_buckets() -> tuple[int, ...]:
 @dataclass(frozen=True)
 class StateShape:
     """How much a state holds: `lanes` sequences of up to `context` tokens on `pages` pages, of
-    which `kept` at most (None: any) may hold what no sequence needs at the moment."""
+    which `kept` at most (None: any) may hold what no sequence needs at the moment; and `snapshots`
+    of lanes' own state."""
 
     lanes: int
     context: int
     pages: int
     kept: int | None = None
+    snapshots: int = 0
 
     @property
     def pages_per_lane(self) -> int:
@@ -77,6 +79,8 @@ class StepFunction:
         self.model = model
         following = model.spec.next_token if next_token else None
         self._layers = following.state if following else model.spec.state
+        self.paged = state_bytes(self._layers)[1] == 0
+        """Whether pages are all that it keeps."""
         self.width = following.width if following else 0
         """Of the hidden vectors that rows come with; 0: they come without."""
         self.shape = shape
@@ -85,7 +89,8 @@ class StepFunction:
         """Where the programs that run are kept, if every one of them is."""
         self._programs: dict[int, Any] = {}
         self._head = Head(model)
-        self._copy: Any = None
+        self._copy_page: Any = None
+        self._copy_lane: Any = None
         self._hidden: Array | None = None
         self._hidden_size = 0
         self._settings: np.ndarray | None = None
@@ -133,14 +138,16 @@ class StepFunction:
         self._programs = {rows: programs[f"step {rows}"] for rows in self.buckets}
         if not self.width:
             self._head.programs = {size: programs[f"head {size}"] for size in self._head.sizes}
-            self._copy = programs["copy"]
+            self._copy_page = programs["copy page"]
+            self._copy_lane = programs["copy lane"]
 
     def kept_names(self) -> dict[str, str]:
         """The name that each program is kept under: another for whatever could make it another
         program."""
         flat, tree = jax.tree.flatten(self.model.leaves)
         arrays = [(leaf.shape, leaf.dtype.name) for leaf in flat]
-        sizes = self.shape.lanes, self.shape.pages_per_lane, self.shape.pages
+        shape = self.shape
+        sizes = shape.lanes, shape.snapshots, shape.pages_per_lane, shape.pages
         form = repr((self._layers, self.width, sizes))
         model = key(build_key(), self.model.config, arrays, str(tree), form)
         return {name: f"program-{key(model, name)}" for name in self._makers()}
@@ -154,7 +161,11 @@ class StepFunction:
         if self.width:
             return steps
         heads = {f"head {size}": partial(self._lower_head, size) for size in self._head.sizes}
-        return steps | heads | {"copy": self._lower_copy}
+        copies = {
+            f"copy {kind}": partial(self._lower_copy, kind_type)
+            for kind, kind_type in (("page", PagedKV), ("lane", Recurrent))
+        }
+        return steps | heads | copies
 
     def run(
         self,
@@ -201,7 +212,11 @@ class StepFunction:
 
     def copy_page(self, source: int, target: int) -> None:
         """Make page `target` hold what `source` does, in every layer."""
-        self._state = self._copy(self._state, np.int32(source), np.int32(target))
+        self._state = self._copy_page(self._state, np.int32(source), np.int32(target))
+
+    def copy_lane(self, source: int, target: int) -> None:
+        """Make lane `target`'s own state what `source`'s is. Snapshots count on from the lanes."""
+        self._state = self._copy_lane(self._state, np.int32(source), np.int32(target))
 
     def drop_bucket(self, rows: int) -> None:
         """Never run a step of this bucket again."""
@@ -232,17 +247,19 @@ class StepFunction:
             self._lower(self.buckets[0])
         return self._head.lower(size, self._hidden_size)
 
-    def _lower_copy(self) -> Lowered:
-        page = jax.ShapeDtypeStruct((), jnp.int32)
-        paged = tuple(isinstance(layer, PagedKV) for layer in self._layers)
-        copy = jax.jit(partial(_copy_page, paged), donate_argnums=0)
-        return copy.lower(self._state, page, page)
+    def _lower_copy(self, kind: type[LayerState]) -> Lowered:
+        """Copies a page or a lane of the layers that have such state."""
+        place = jax.ShapeDtypeStruct((), jnp.int32)
+        concerned = tuple(isinstance(layer, kind) for layer in self._layers)
+        copy = jax.jit(partial(_copy_place, concerned), donate_argnums=0)
+        return copy.lower(self._state, place, place)
 
 
 def make_state(layers: Sequence[LayerState], shape: StateShape) -> State:
     """The arrays of every layer. No place is read before it is written."""
     return tuple(
-        tuple(empty(each) for each in layer.shapes(shape.lanes, shape.pages)) for layer in layers
+        tuple(empty(each) for each in layer.shapes(shape.lanes + shape.snapshots, shape.pages))
+        for layer in layers
     )
 
 
@@ -299,14 +316,14 @@ def _step(
     return lax.cond(count > 0, head, lambda: none), hidden, state
 
 
-def _copy_page(paged: tuple[bool, ...], state: State, source: Array, target: Array) -> State:
-    """`paged` says of each layer whether its state has pages."""
+def _copy_place(concerned: tuple[bool, ...], state: State, source: Array, target: Array) -> State:
+    """Copy along the first axis of the layers `concerned`."""
 
-    def copy(pages: Array) -> Array:
-        page = lax.dynamic_index_in_dim(pages, source, keepdims=True)
-        return lax.dynamic_update_slice_in_dim(pages, page, target, axis=0)
+    def copy(places: Array) -> Array:
+        place = lax.dynamic_index_in_dim(places, source, keepdims=True)
+        return lax.dynamic_update_slice_in_dim(places, place, target, axis=0)
 
     return tuple(
-        jax.tree.map(copy, layer) if pages else layer
-        for pages, layer in zip(paged, state, strict=True)
+        jax.tree.map(copy, layer) if copied else layer
+        for copied, layer in zip(concerned, state, strict=True)
     )

@@ -80,6 +80,9 @@ class ToyRunner:
     def copy_page(self, source: int, target: int) -> None:
         self.memory[target] = self.memory[source]
 
+    def copy_lane(self, source: int, target: int) -> None:
+        raise AssertionError("its lanes have no state of their own")
+
     def _draw(self, span: Span, table: np.ndarray, settings: np.ndarray) -> Drawn:
         end = span.position + len(span.tokens)
         pairs = [
@@ -92,6 +95,33 @@ class ToyRunner:
         pages = table[: -(-length // PAGE)]
         history: list[int] = self.memory[pages].ravel()[:length].tolist()
         return history
+
+
+class RecurrentToy(ToyRunner):
+    """Whose lanes know what they have run, and can take back fewer than 64 rows of it."""
+
+    def reset(self) -> None:
+        super().reset()
+        places = self.shape.lanes + self.shape.snapshots
+        self.lanes: list[list[int]] = [[] for _ in range(places)]
+
+    def run(
+        self, spans: Sequence[Span], block_table: np.ndarray, settings: np.ndarray
+    ) -> list[Drawn]:
+        for span in spans:
+            run = self.lanes[span.lane]
+            # At position 0 a lane's state is empty, whatever it held.
+            assert span.position == 0 or span.position <= len(run) < span.position + PAGE
+            self.lanes[span.lane] = [*run[: span.position], *span.tokens]
+        return super().run(spans, block_table, settings)
+
+    def copy_lane(self, source: int, target: int) -> None:
+        self.lanes[target] = list(self.lanes[source])
+
+    def _draw(self, span: Span, table: np.ndarray, settings: np.ndarray) -> Drawn:
+        run = self.lanes[span.lane]
+        assert self._history(table, len(run)) == run
+        return super()._draw(span, table, settings)
 
 
 def next_token(

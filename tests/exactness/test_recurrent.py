@@ -1,9 +1,16 @@
 """`verify` on a model whose lanes hold state of their own."""
 
 import numpy as np
+import pytest
 from tiny import open_step, random_prompt, tiny_checkpoint
 
-from tensorfold.engine.verify import LANES, make_cases, verify
+from tensorfold.engine.interface import Event, Finished, Request, Sampling
+from tensorfold.engine.scheduler import RowLimits, Scheduler
+from tensorfold.engine.start import make_pool
+from tensorfold.engine.thread import make_reply
+from tensorfold.engine.trace import trace
+from tensorfold.engine.verify import LANES, make_cases, run_together, verify
+from tensorfold.engine.worker import Worker
 
 
 def test_recurrent_layers_are_exact() -> None:
@@ -16,3 +23,34 @@ def test_recurrent_layers_are_exact() -> None:
     comparisons = list(verify(step, cases))
     assert not [each for each in comparisons if each.difference]
     assert any(each.name.endswith("drafted") for each in comparisons)
+
+
+@pytest.mark.parametrize("variant", ["qwen3_5", "qwen3_5_moe", "nemotron_h"])
+def test_a_conversation_goes_on_from_snapshots(variant: str) -> None:
+    """Every turn starts from what the one before left, and is as if it were read from the start."""
+    step = open_step(tiny_checkpoint(variant), lanes=2, context=448, buckets=(8, 64))
+    limits = RowLimits(alone=64, beside=64, chunk=64)
+    rng = np.random.default_rng(1)
+    worker = Worker(step, Scheduler(step.shape, limits, make_pool(step)))
+    system = random_prompt(rng, 70)
+    known = [*system, *random_prompt(rng, 30)]
+    cached, replies = [], []
+    for turn in range(5):
+        if turn == 3:  # another conversation with the same beginning
+            known = [*system, *random_prompt(rng, 90)]
+        sampling = Sampling(temperature=0.8 if turn % 2 else 0.0, seed=turn)
+        request = Request(f"{turn}", tuple(known), sampling, 40)
+        events: list[Event] = []
+        worker.add(make_reply(request, events.append, step.model.spec.vocab_size))
+        while not worker.idle:
+            worker.step()
+        replies.append((request, got := trace(events)))
+        end = events[-1]
+        assert isinstance(end, Finished)
+        cached.append(end.stats.cached_tokens)
+        known += [*got.tokens, *random_prompt(rng, 25)]
+    assert cached[:3] == [0, 128, 192]
+    assert cached[4] >= 192
+    for request, got in replies:
+        (wanted,) = run_together(step, [request], limits).values()
+        assert not wanted.difference(got)

@@ -85,7 +85,24 @@ def test_what_lanes_keep_is_taken_first() -> None:
     layers = (*LAYERS, RECURRENT, Stateless())
     free = 3 * LANE_BYTES + 22 * PAGE_BYTES
     shape = fit_state(layers, model_context=200, lanes=3, free=free)
-    assert shape == StateShape(lanes=3, context=200, pages=12)
+    assert shape == StateShape(lanes=3, context=200, pages=10, snapshots=1)
+
+
+def test_snapshots_take_at_most_half_of_the_prompt_cache() -> None:
+    layers = (*LAYERS, RECURRENT)
+
+    def fit(free: int, gib: float | None = None) -> tuple[int, int | None, int]:
+        shape = fit_state(layers, model_context=200, lanes=3, prompt_cache_gib=gib, free=free)
+        return shape.pages, shape.kept, shape.snapshots
+
+    assert fit(GIB)[2] == 12
+    free = 3 * LANE_BYTES + 40 * PAGE_BYTES
+    assert fit(free, gib=0) == (12, 0, 0)
+    gib = (2 * LANE_BYTES + 3 * PAGE_BYTES) / GIB
+    pages, kept, snapshots = fit(free, gib)
+    assert kept is not None and pages == 12 + kept and snapshots > 0
+    assert snapshots * LANE_BYTES <= gib * GIB / 2
+    assert kept * PAGE_BYTES + snapshots * LANE_BYTES <= gib * GIB
 
 
 def test_more_lanes_than_their_state_leaves_room_for_are_refused() -> None:

@@ -157,6 +157,7 @@ def test_a_program_s_name_tells_apart_all_that_could_change_it(
     named(shape=replace(step.shape, lanes=3))
     named(shape=replace(step.shape, context=320))
     named(shape=replace(step.shape, pages=17))
+    named(shape=replace(step.shape, snapshots=5))
     with monkeypatch.context() as patch:
         patch.setenv("TENSORFOLD_KERNELS", "xla")
         named()
@@ -172,7 +173,7 @@ def test_a_program_s_name_tells_apart_all_that_could_change_it(
     with monkeypatch.context() as patch:
         patch.setattr(build, "_sources", lambda: "another source")
         named()
-    assert len({name for each in names for name in each.values()}) == 4 * len(names)
+    assert len({name for each in names for name in each.values()}) == len(names[0]) * len(names)
     named()
     assert names[-1] == names[0]
 

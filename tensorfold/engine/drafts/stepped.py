@@ -76,7 +76,7 @@ class SteppedSource:
             reading = self.readings[reply] = Reading(holding)
         pages, shared = holding.pages, holding.path[1:]
         filled = min(reading.filled, _alike(pages, reading.pages) * PAGE)
-        while filled % PAGE == 0 and filled // PAGE < len(shared):
+        while self.step.paged and filled % PAGE == 0 and filled // PAGE < len(shared):
             if shared[filled // PAGE] not in self._read:
                 break
             filled += PAGE
