@@ -157,6 +157,6 @@ def test_compiling_reports_its_progress() -> None:
     fresh = StepFunction(step.model, step.shape, (8,))
     seen = []
     fresh.compile(seen.append)
-    total = 1 + len(fresh._head.sizes) + 1  # a bucket, the heads, the copy of a page
+    total = 1 + len(fresh._head.sizes) + 2  # a bucket, the heads, the copies of a page and a lane
     wanted = [("compile", done, total) for done in range(total + 1)]
     assert [(event.task, event.done, event.total) for event in seen] == wanted
