@@ -8,6 +8,7 @@ from setuptools import Extension, setup
 SOURCES = (
     "attention",
     "attention_avx2",
+    "attention_avx512",
     "dispatch",
     "ffi",
     "matmul",
@@ -17,7 +18,7 @@ SOURCES = (
     "pool",
     "sample",
 )
-HEADERS = ("attention", "avx2", "avx512", "dispatch", "matmul", "pool", "sample")
+HEADERS = ("attention", "attention_tiles", "avx2", "avx512", "dispatch", "matmul", "pool", "sample")
 FOLDER = "tensorfold/kernels_cpu/src"
 
 kernels = Extension(

@@ -114,14 +114,14 @@ void TryAttention(size_t heads, size_t kv_heads, size_t dim, int64_t window, siz
   a.cos = a.sin = turn.data();
   a.q_norm = a.k_norm = count % 2 ? norm.data() : nullptr;
   a.q = q.data();
-  for (const Level level : {Level::kPortable, Level::kAvx2}) {
+  for (const Level level : {Level::kPortable, Level::kAvx2, Level::kAvx512}) {
     if (!SetLevel(level)) continue;
     auto k = keys, v = keys;
     a.k_pages = k.data();
     a.v_pages = v.data();
     a.out = level == Level::kPortable ? plain.data() : fast.data();
     Attend(a);
-    if (level == Level::kAvx2) Close(plain, fast, "attention");
+    if (level != Level::kPortable) Close(plain, fast, "attention");
   }
 }
 

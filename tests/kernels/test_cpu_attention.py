@@ -94,6 +94,23 @@ def test_heads_and_pages_equal_the_plain_op(
     np.testing.assert_array_equal(got[2], wanted[2])
 
 
+@pytest.mark.skipif("avx512" not in LEVELS, reason="this processor has no AVX-512")
+@pytest.mark.parametrize(("head_dim", "window"), [(8, None), (16, 70), (64, None), (80, 70)])
+def test_avx512_has_the_bits_of_avx2(plain: None, head_dim: int, window: int | None) -> None:
+    """A sum is of one score or one dimension, so a wider register changes none."""
+    before = library.level()
+    rows = cut_rows(np.random.default_rng(1), 32)
+    for group in (1, 3, 7):
+        found = {}
+        for use in ("avx2", "avx512"):
+            assert library.set_level(use)
+            shape = {"group": group, "kv_heads": 2, "head_dim": head_dim}
+            got, _ = run(np.random.default_rng(2), rows, **shape, window=window, qk_norm=False)
+            found[use] = got[0][np.asarray(rows.lane) >= 0].tobytes()
+        library.set_level(before)
+        assert found["avx2"] == found["avx512"]
+
+
 @given(
     bucket=st.sampled_from([8, 16, 64]),
     group=st.integers(1, 5),

@@ -221,9 +221,10 @@ void Attend(const Attention& a) {
   });
   const AttendKernels& kernels =
 #if defined(__x86_64__)
-      CurrentLevel() >= Level::kAvx2 ? kAttendAvx2 :
+      CurrentLevel() == Level::kAvx512 ? kAttendAvx512
+      : CurrentLevel() == Level::kAvx2 ? kAttendAvx2 :
 #endif
-                                     kAttendPortable;
+                                       kAttendPortable;
   const std::vector<Unit> units = Units(a);
   if (units.size() < kUnitsPerThread * Threads()) return AttendPages(a, kernels, units);
   ParallelFor(units.size(), [&](size_t i) { AttendUnit(a, kernels, units[i]); });

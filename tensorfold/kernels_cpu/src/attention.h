@@ -74,6 +74,7 @@ struct AttendKernels {
 
 extern const AttendKernels kAttendPortable;
 extern const AttendKernels kAttendAvx2;
+extern const AttendKernels kAttendAvx512;
 
 // The first page that the row at `position` sees.
 inline int64_t FirstPage(const Attention& a, int64_t position) {

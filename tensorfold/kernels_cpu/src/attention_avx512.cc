@@ -1,0 +1,106 @@
+// One page of a unit's queries, for AVX-512: sums are of one score or one dimension, so their bits
+// are those of AVX2.
+#if defined(__x86_64__)
+
+#include <algorithm>
+
+#include "attention_tiles.h"
+#include "avx512.h"
+
+namespace tensorfold {
+namespace {
+
+// Vectors of positions or dimensions that are taken at a time: a page's positions are four.
+constexpr int kVectors = kPage / kWide512;
+
+// sum[q][j] += broadcast(value[q]) * row[j]
+template <int kQ, int kV>
+TF_INLINE512 void Accumulate(const float* row, const float* const (&value)[kQ], size_t at,
+                             __m512 (&sum)[kQ][kV]) {
+  __m512 shared[kV];
+  TF_UNROLL
+  for (int j = 0; j < kV; ++j) {
+    shared[j] = _mm512_loadu_ps(row + kWide512 * j);
+    KeepInRegister(shared[j]);
+  }
+  TF_UNROLL
+  for (int i = 0; i < kQ; ++i) {
+    const __m512 each = _mm512_set1_ps(value[i][at]);
+    TF_UNROLL
+    for (int j = 0; j < kV; ++j) sum[i][j] = _mm512_fmadd_ps(each, shared[j], sum[i][j]);
+  }
+}
+
+template <int kQ, int kV>
+TF_INLINE512 void Clear(__m512 (&sum)[kQ][kV]) {
+  TF_UNROLL
+  for (int i = 0; i < kQ * kV; ++i) sum[i / kV][i % kV] = _mm512_setzero_ps();
+}
+
+template <int kQ>
+TF_AVX512 __attribute__((noinline)) void ScoresOf(const Tile& tile, const float* k_page) {
+  const float* q[kQ];
+  std::copy_n(tile.q, kQ, q);
+  __m512 sum[kQ][kVectors];
+  Clear(sum);
+  for (size_t d = 0; d < tile.dim; ++d) Accumulate(k_page + d * kPage, q, d, sum);
+  TF_UNROLL
+  for (int i = 0; i < kQ * kVectors; ++i) {
+    _mm512_storeu_ps(tile.weights(i / kVectors) + kWide512 * (i % kVectors),
+                     sum[i / kVectors][i % kVectors]);
+  }
+}
+
+// The weighted values, kV vectors of dimensions from `first`.
+template <int kQ, int kV>
+TF_INLINE512 void MixSome(const Tile& tile, const float* v_page, size_t first) {
+  const float* w[kQ];
+  for (int i = 0; i < kQ; ++i) w[i] = tile.weights(i);
+  __m512 sum[kQ][kV];
+  Clear(sum);
+  for (int64_t s = tile.begin; s < tile.end; ++s) {
+    Accumulate(v_page + s * tile.dim + first, w, s, sum);
+  }
+  TF_UNROLL
+  for (int i = 0; i < kQ * kV; ++i) {
+    _mm512_storeu_ps(tile.mix(i / kV) + first + kWide512 * (i % kV), sum[i / kV][i % kV]);
+  }
+}
+
+template <int kQ>
+TF_AVX512 __attribute__((noinline)) void MixOf(const Tile& tile, const float* v_page) {
+  size_t d = 0;
+  for (; d + kVectors * kWide512 <= tile.dim; d += kVectors * kWide512) {
+    MixSome<kQ, kVectors>(tile, v_page, d);
+  }
+  for (; d < tile.dim; d += kWide512) MixSome<kQ, 1>(tile, v_page, d);
+}
+
+struct KernelAvx512 {
+  TF_AVX512 static void Scores(const Tile& tile, size_t count, const float* k_page) {
+    count == 1   ? ScoresOf<1>(tile, k_page)
+    : count == 2 ? ScoresOf<2>(tile, k_page)
+    : count == 3 ? ScoresOf<3>(tile, k_page)
+                 : ScoresOf<4>(tile, k_page);
+  }
+  TF_AVX512 static void Mix(const Tile& tile, size_t count, const float* v_page) {
+    count == 1   ? MixOf<1>(tile, v_page)
+    : count == 2 ? MixOf<2>(tile, v_page)
+    : count == 3 ? MixOf<3>(tile, v_page)
+                 : MixOf<4>(tile, v_page);
+  }
+};
+
+TF_AVX2 void PageAvx512(const Attention& a, const Unit& unit, int64_t page, float* partials) {
+  // A vector of dimensions must be whole.
+  if (a.head_dim % kWide512) return kAttendAvx2.page(a, unit, page, partials);
+  Page<KernelAvx512>(a, unit, page, partials);
+}
+
+}  // namespace
+
+const AttendKernels kAttendAvx512 = {PageAvx512, kAttendAvx2.merge};
+
+}  // namespace tensorfold
+
+#endif
