@@ -36,7 +36,7 @@ _NOT_OURS = {
 # The schemas allow replies as long as the window, and requests that are made up ask for them.
 _FUZZ_FLAGS = ("--context", "512", "--max-tokens", "8")
 _FUZZ_OPTIONS = (
-    "--phases=examples,coverage,fuzzing",
+    "--phases=coverage,fuzzing",
     # What no JSON Schema can say is told apart by `valid_requests_are_served` below.
     "--exclude-checks=positive_data_acceptance",
     "--continue-on-failure",
@@ -57,6 +57,8 @@ _BEYOND_A_SCHEMA = re.compile(
             "prompts with .* choices each are more than the",
             # A pattern can't compare a key with the size of the vocabulary.
             "^logit_bias holds a token id outside the valid range",
+            # The tokenizer may have no token for a character.
+            "^prompt must come to at least one token$",
             # Texts and objects in languages of their own.
             "^(response_format|guided_json|guided_regex|guided_grammar|structured_outputs|tools): ",
             "^(guided_json|structured_outputs.json) must be a JSON schema$",

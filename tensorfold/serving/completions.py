@@ -62,14 +62,11 @@ PROMPT_LOGPROBS: Field[int | None] = Field(
 )
 FIELDS: tuple[Field[Any], ...] = (ADD_SPECIAL_TOKENS, ECHO, LOGPROBS, PROMPT_LOGPROBS)
 PROMPT_LOGPROBS_ALONE: Schema = {
-    "not": {
+    "if": {
         "properties": {PROMPT_LOGPROBS.name: {"type": "integer"}},
         "required": [PROMPT_LOGPROBS.name],
-        "anyOf": [
-            {"properties": {name: {"const": True}}, "required": [name]}
-            for name in (ECHO.name, STREAM.name)
-        ],
-    }
+    },
+    "then": {"properties": {name: {"enum": [False, None]} for name in (ECHO.name, STREAM.name)}},
 }
 """The JSON Schema of bodies that ask for the prompt's log probabilities neither in a stream nor
 with an echo, which has them itself."""

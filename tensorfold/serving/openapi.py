@@ -151,7 +151,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         contents["text/event-stream"] = {
             "schema": {
                 "type": "object",
-                "description": "Each event; the data of the last is [DONE].",
+                "description": "Each event.",
                 "properties": {"data": _event_data(operation.chunk)},
                 "required": ["data"],
             }
@@ -189,11 +189,12 @@ def _errors(operation: Operation) -> dict[str, str]:
 
 def _event_data(chunk: str) -> dict[str, Any]:
     content = [{"$ref": f"#/components/schemas/{name}"} for name in (chunk, "Error")]
-    return {
+    told = {
         "type": "string",
         "contentMediaType": "application/json",
         "contentSchema": {"anyOf": content},
     }
+    return {"anyOf": [told, {"const": "[DONE]", "description": "The last."}]}
 
 
 def _error(told: str) -> dict[str, Any]:

@@ -121,7 +121,8 @@ def _choice() -> Kind[_Choice]:
             },
         },
     }
-    return Kind(read, {"anyOf": [{"enum": ["none", "auto", "required"]}, function, allowed]})
+    modes = {"enum": ["none", "auto", "required"], "default": "auto"}
+    return Kind(read, {"anyOf": [modes, function, allowed]})
 
 
 def _read_allowed(value: object, name: str) -> _Choice:
