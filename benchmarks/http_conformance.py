@@ -45,6 +45,8 @@ _FUZZ_OPTIONS = (
     "--no-color",
 )
 
+_MOST_PROMPTS = 64
+
 _BEYOND_A_SCHEMA = re.compile(
     "|".join(
         (
@@ -129,6 +131,13 @@ def _run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
             capture_output=True,
             text=True,
         )
+
+
+@schemathesis.hook
+def filter_case(context: schemathesis.HookContext, case: schemathesis.Case) -> bool:
+    """Not a thousand prompts at once, which the schema allows: they would take minutes."""
+    prompt = case.body.get("prompt") if isinstance(case.body, dict) else None
+    return not isinstance(prompt, list) or len(prompt) <= _MOST_PROMPTS
 
 
 @schemathesis.check

@@ -53,8 +53,9 @@ class Field(Generic[T]):
     def schema(self) -> Schema:
         """The field's JSON Schema."""
         told: dict[str, Any] = {"description": self.description} if self.description else {}
-        if isinstance(self.default, bool | int | float | str):
-            told["default"] = self.default
+        default = self.kind.schema.get("default", self.default)
+        if isinstance(default, bool | int | float | str):
+            told["default"] = default
         return {"anyOf": [self.kind.schema, {"type": "null"}], **told}
 
 

@@ -121,8 +121,8 @@ def _choice() -> Kind[_Choice]:
             },
         },
     }
-    modes = {"enum": ["none", "auto", "required"], "default": "auto"}
-    return Kind(read, {"anyOf": [modes, function, allowed]})
+    modes = {"enum": ["none", "auto", "required"]}
+    return Kind(read, {"anyOf": [modes, function, allowed], "default": "auto"})
 
 
 def _read_allowed(value: object, name: str) -> _Choice:
