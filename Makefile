@@ -48,9 +48,10 @@ $(PEERS)/.ready: benchmarks/peers-requirements.txt
 peers: $(READY) $(PEERS)/.ready
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-# How faithfully recorded tool calls are read.
+# How faithfully recorded tool calls are read, and what other tools find in a running server.
 conformance: $(DEV_READY)
 	$(BIN)/python -m benchmarks.conformance
+	$(BIN)/python -m benchmarks.http_conformance
 
 lint: $(DEV_READY)
 	$(BIN)/ruff check setup.py tensorfold tests benchmarks

@@ -61,23 +61,24 @@ class Answer:
 class Server:
     """A `tensorfold serve` process that answers."""
 
-    def __init__(self, model: Path, home: Path, streams: int):
+    def __init__(self, model: Path, home: Path, streams: int, flags: Sequence[str] = ()):
         environment = os.environ | {"TENSORFOLD_HOME": str(home)}
         environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         command = [sys.executable, "-m", "tensorfold.cli", "serve", str(model), "--port", "0"]
         started = time.perf_counter()
         self._process = subprocess.Popen(
-            [*command, "--parallel", str(streams)],
+            [*command, "--parallel", str(streams), *flags],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
         )
         self._said: list[str] = []
-        self._address: str | None = None
+        self.address: str | None = None
+        """Of the server, without a path; None until it is ready."""
         self._ready = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
         self._ready.wait(_START_SECONDS)
-        if self._address is None:
+        if self.address is None:
             self.stop()
             raise RuntimeError("the server did not start: " + "".join(self._said[-5:]).strip())
         self.ask("GET", "/health")
@@ -88,7 +89,7 @@ class Server:
         for line in self._process.stderr:
             self._said.append(line)
             if found := _ADDRESS.search(line):
-                self._address = found[1]
+                self.address = found[1]
                 self._ready.set()
         self._ready.set()
 
@@ -101,7 +102,7 @@ class Server:
         return machine.resident_bytes(self._process.pid)[1]
 
     def connect(self) -> http.client.HTTPConnection:
-        parts = urlsplit(self._address or "")
+        parts = urlsplit(self.address or "")
         return http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=600)
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -147,8 +148,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(model: Path, home: Path, streams: int) -> Iterator[Server]:
-    server = Server(model, home, streams)
+def serving(model: Path, home: Path, streams: int, flags: Sequence[str] = ()) -> Iterator[Server]:
+    server = Server(model, home, streams, flags)
     try:
         yield server
     finally:

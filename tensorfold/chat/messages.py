@@ -11,6 +11,7 @@ Message = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _SYSTEM_ROLES = ("system", "developer")
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+_TEXTS = (*_REASONING_NAMES, "tool_call_id", "name")
 
 _TITLE_CHARACTERS = 4096
 
@@ -26,12 +27,12 @@ _PART: Mapping[str, Any] = {
 _CALL: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "id": {"type": "string"},
+        "id": {"type": ["string", "null"]},
         "function": {
             "type": "object",
             "properties": {
                 "name": {"type": "string"},
-                "arguments": {"type": ["string", "object", "null"]},
+                "arguments": {"description": "A JSON object or its text; anything else is kept."},
             },
             "required": ["name"],
         },
@@ -47,9 +48,7 @@ MESSAGES: Mapping[str, Any] = {
             "role": {"enum": list(ROLES)},
             "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": _PART}]},
             "tool_calls": {"anyOf": [{"type": "null"}, {"type": "array", "items": _CALL}]},
-            **{name: {"type": ["string", "null"]} for name in _REASONING_NAMES},
-            "tool_call_id": {"type": ["string", "null"]},
-            "name": {"type": ["string", "null"]},
+            **{name: {"type": ["string", "null"]} for name in _TEXTS},
         },
         "required": ["role"],
     },
@@ -163,6 +162,8 @@ def _read_message(value: object, param: str) -> Message:
         raise MessageError(f"{param}.role must be one of {', '.join(ROLES)}", f"{param}.role")
     message = {key: item for key, item in value.items() if item is not None}
     message["content"] = _read_content(value.get("content"), f"{param}.content")
+    for name in _TEXTS:
+        _check_text(value.get(name), f"{param}.{name}")
     if "tool_calls" in message:
         message["tool_calls"] = _read_tool_calls(message["tool_calls"], f"{param}.tool_calls")
         if not message["tool_calls"]:
@@ -173,6 +174,11 @@ def _read_message(value: object, param: str) -> Message:
         return message
     # Clients and templates disagree on the name of earlier reasoning: templates get both.
     return {"thinking": reasoning} | message | {"reasoning_content": reasoning}
+
+
+def _check_text(value: object, param: str) -> None:
+    if not isinstance(value, str | None):
+        raise MessageError(f"{param} must be a string or null", param)
 
 
 def _read_content(value: object, param: str) -> str:
@@ -210,6 +216,7 @@ def _read_tool_calls(value: object, param: str) -> list[Message]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise MessageError(f"{param}[{i}] must include a function name", f"{param}[{i}]")
+        _check_text(call.get("id"), f"{param}[{i}].id")
         arguments = _read_arguments(function.get("arguments"))
         calls.append(call | {"function": function | {"arguments": arguments}})
     return calls

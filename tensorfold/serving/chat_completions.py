@@ -21,6 +21,7 @@ from tensorfold.serving.fields import (
     EMPTY,
     Body,
     Field,
+    Schema,
     Unsupported,
     boolean,
     mapping,
@@ -66,6 +67,14 @@ LOGPROBS = Field("logprobs", boolean(), False, "Tells each token's log probabili
 TOP_LOGPROBS: Field[int | None] = Field(
     "top_logprobs", alternatives(), None, "As many of the likeliest tokens at each place."
 )
+TOP_NEEDS_LOGPROBS: Schema = {
+    "if": {
+        "properties": {TOP_LOGPROBS.name: {"type": "integer", "minimum": 1}},
+        "required": [TOP_LOGPROBS.name],
+    },
+    "then": {"properties": {LOGPROBS.name: {"const": True}}, "required": [LOGPROBS.name]},
+}
+"""The JSON Schema of bodies that ask for alternatives only with log probabilities."""
 PROMPT_FIELDS: tuple[Field[Any], ...] = (
     REASONING_EFFORT,
     TEMPLATE_VARIABLES,

@@ -27,7 +27,13 @@ from tensorfold.serving.fields import (
     token_ids,
 )
 from tensorfold.serving.form import matching
-from tensorfold.serving.generation import MOST_REPLIES, REPLY_LIMITS, Prompt, read_reply_options
+from tensorfold.serving.generation import (
+    MOST_REPLIES,
+    REPLY_LIMITS,
+    STREAM,
+    Prompt,
+    read_reply_options,
+)
 from tensorfold.serving.logprobs import (
     alternatives,
     decode,
@@ -55,6 +61,15 @@ PROMPT_LOGPROBS: Field[int | None] = Field(
     "The same for the prompt's tokens; not in a stream.",
 )
 FIELDS: tuple[Field[Any], ...] = (ADD_SPECIAL_TOKENS, ECHO, LOGPROBS, PROMPT_LOGPROBS)
+PROMPT_LOGPROBS_ALONE: Schema = {
+    "if": {
+        "properties": {PROMPT_LOGPROBS.name: {"type": "integer"}},
+        "required": [PROMPT_LOGPROBS.name],
+    },
+    "then": {"properties": {name: {"enum": [False, None]} for name in (ECHO.name, STREAM.name)}},
+}
+"""The JSON Schema of bodies that ask for the prompt's log probabilities neither in a stream nor
+with an echo, which has them itself."""
 UNSUPPORTED = (Unsupported("suffix", EMPTY), Unsupported("thinking_budget", EMPTY))
 _ONE_PROMPT = [{"type": "string", "minLength": 1}, {**PROMPT_IDS.schema, "minItems": 1}]
 PROMPT: Schema = {

@@ -53,8 +53,9 @@ class Field(Generic[T]):
     def schema(self) -> Schema:
         """The field's JSON Schema."""
         told: dict[str, Any] = {"description": self.description} if self.description else {}
-        if isinstance(self.default, bool | int | float | str):
-            told["default"] = self.default
+        default = self.kind.schema.get("default", self.default)
+        if isinstance(default, bool | int | float | str):
+            told["default"] = default
         return {"anyOf": [self.kind.schema, {"type": "null"}], **told}
 
 
@@ -90,6 +91,13 @@ def body_schema(
         "properties": {**required, **{field.name: field.schema for field in fields}},
         "required": list(required),
     }
+
+
+def given(name: str, *nothing: Schema) -> Schema:
+    """The JSON Schema of objects with a property that asks for something: it is neither null nor
+    what one of the schemas in `nothing` describes."""
+    asks = {"not": {"anyOf": [{"type": "null"}, *nothing]}}
+    return {"required": [name], "properties": {name: asks}}
 
 
 def refuse(body: Body, fields: Sequence[Unsupported]) -> None:
@@ -159,9 +167,7 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Kind[int]
     pattern = _INTEGER if minimum is None else _NATURAL
 
     def read(value: object, name: str) -> int:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        whole = whole or (isinstance(value, float) and value.is_integer())
-        whole = whole or (
+        whole = _is_whole(value) or (
             spelled and isinstance(value, str) and re.fullmatch(_INTEGER, value) is not None
         )
         if not whole:
@@ -177,6 +183,13 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Kind[int]
     if not spelled:
         return Kind(read, schema)
     return Kind(read, {"anyOf": [schema, {"type": "string", "pattern": f"^{pattern}$"}]})
+
+
+def _is_whole(value: object) -> bool:
+    """Whether a value is an integer as JSON Schema has it, to which 3.0 is one."""
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def number(minimum: float | None = None, maximum: float | None = None) -> Kind[float]:
@@ -249,11 +262,11 @@ def token_ids(most: int | None = None) -> Kind[tuple[int, ...]]:
     """A list of token ids; `known_tokens` checks them against a vocabulary."""
 
     def read(value: object, name: str) -> tuple[int, ...]:
-        if not isinstance(value, list) or not all(type(item) is int for item in value):
+        if not isinstance(value, list) or not all(map(_is_whole, value)):
             raise ApiError(f"{name} must be a list of token ids", param=name)
         if most is not None and len(value) > most:
             raise ApiError(f"{name} may hold at most {most} token ids", param=name)
-        return tuple(value)
+        return tuple(map(int, value))
 
     bound = {} if most is None else {"maxItems": most}
     return Kind(read, {"type": "array", "items": TOKEN_ID, **bound})

@@ -15,7 +15,7 @@ from tensorfold.serving import (
     structured_output,
     tokenize,
 )
-from tensorfold.serving.fields import Field, Schema, Unsupported, body_schema
+from tensorfold.serving.fields import Field, Schema, Unsupported, body_schema, given
 from tensorfold.serving.reply_schemas import SCHEMAS
 from tensorfold.serving.service import Service
 from tensorfold.serving.sse import json_response
@@ -65,7 +65,8 @@ OPERATIONS = (
         "/v1/chat/completions",
         "The assistant's next message",
         "ChatCompletion",
-        body_schema(CHAT, {"messages": MESSAGES}) | ONE_FORM,
+        body_schema(CHAT, {"messages": MESSAGES})
+        | {"allOf": [ONE_FORM, chat_completions.TOP_NEEDS_LOGPROBS]},
         "ChatCompletionChunk",
     ),
     Operation(
@@ -73,7 +74,8 @@ OPERATIONS = (
         "/v1/completions",
         "The text that follows a prompt",
         "TextCompletion",
-        body_schema(TEXT, {"prompt": completions.PROMPT}) | ONE_FORM,
+        body_schema(TEXT, {"prompt": completions.PROMPT})
+        | {"allOf": [ONE_FORM, completions.PROMPT_LOGPROBS_ALONE]},
         "TextCompletion",
     ),
     Operation("get", "/v1/models", "The ids that requests may name", "ModelList"),
@@ -86,7 +88,7 @@ OPERATIONS = (
         {
             "anyOf": [
                 body_schema(tokenize.FIELDS, {"prompt": {"type": "string"}})
-                | {"not": {"required": ["messages"]}},
+                | {"not": given("messages")},
                 body_schema((*tokenize.FIELDS, *CHAT_PROMPT), {"messages": MESSAGES}),
             ]
         },
@@ -110,8 +112,10 @@ ERRORS = {
     "400": "The body or a field can't be served; `param` names the field.",
     "404": "No reply has this id now.",
     "413": "The body is too large.",
+    "499": "The request was cancelled by its id.",
     "500": "A fault of the server's own.",
     "503": "The server is stopping, or as many requests wait as may.",
+    "504": "The request took longer than the server lets one take.",
 }
 
 
@@ -146,8 +150,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.chunk is not None:
         contents["text/event-stream"] = {
             "schema": {
-                "type": "string",
-                "description": f"Events, each a {operation.chunk} or an Error; then [DONE].",
+                "type": "object",
+                "description": "Each event.",
+                "properties": {"data": _event_data(operation.chunk)},
+                "required": ["data"],
             }
         }
     described: dict[str, Any] = {
@@ -176,7 +182,19 @@ def _errors(operation: Operation) -> dict[str, str]:
         taken = ["400", "413", *taken]
     if "{id}" in operation.path:
         taken = ["404", *taken]
+    if operation.chunk is not None:
+        taken = sorted([*taken, "499", "504"])
     return {status: ERRORS[status] for status in taken}
+
+
+def _event_data(chunk: str) -> dict[str, Any]:
+    content = [{"$ref": f"#/components/schemas/{name}"} for name in (chunk, "Error")]
+    told = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": content},
+    }
+    return {"anyOf": [told, {"const": "[DONE]", "description": "The last."}]}
 
 
 def _error(told: str) -> dict[str, Any]:

@@ -79,7 +79,8 @@ SCHEMAS: dict[str, Schema] = {
             "accepted": COUNT,
             "acceptance_rate": NUMBER,
             "tokens_per_round": NUMBER,
-        }
+        },
+        {"loop": _object({"period": COUNT})},
     ),
     "ChatLogprobs": _object(
         {

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import hypercorn.asyncio.run
 from hypercorn.asyncio import serve as hypercorn_serve
+from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.config import Config
+from hypercorn.events import Event, Updated
 
 from tensorfold.serving.app import App
 from tensorfold.serving.listener import BACKLOG, address_of, listen
@@ -63,6 +66,29 @@ def serve(
         await _run(app, listener, stop, hurry, grace_seconds)
 
     asyncio.run(run())
+
+
+class _Connection(TCPServer):
+    """Hypercorn's connection, closed when its client has closed it.
+
+    Hypercorn 0.18 holds on to it until the keep-alive time has passed, and clients that open one
+    for each request would have the server run out of file descriptors.
+    """
+
+    _gone = False
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._gone = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        # Nor may a reply that ends later start the keep-alive time.
+        if not (self._gone and isinstance(event, Updated)):
+            await super().protocol_send(event)
+
+
+hypercorn.asyncio.run.TCPServer = _Connection  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

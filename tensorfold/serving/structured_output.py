@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tensorfold.chat.grammar.calls import calls_grammar, calls_key, has_grammar
@@ -11,18 +11,15 @@ from tensorfold.chat.grammar.compiler import GrammarError, is_available
 from tensorfold.chat.grammar.structure import Structure
 from tensorfold.engine.interface import Constraint
 from tensorfold.serving.errors import ApiError
-from tensorfold.serving.fields import Body, Field, Kind, mapping, text
+from tensorfold.serving.fields import Body, Field, Kind, Schema, given, mapping, text
 from tensorfold.serving.service import Service
 from tensorfold.serving.tool_calls import ToolUse
 
 _ANY_OBJECT = {"type": "object"}
-_DESCRIBED = {
+_SCHEMA = {
     "type": "object",
-    "properties": {
-        "type": {"enum": ["null", "boolean", "integer", "number", "string", "array", "object"]}
-    },
-    "additionalProperties": False,
-    "description": "A JSON schema; many more keywords than this one can be enforced.",
+    "description": "A JSON schema; one with a keyword that can't be enforced is refused.",
+    "examples": [{"type": "array", "items": {"type": "integer"}, "maxItems": 3}],
 }
 _STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
 
@@ -40,7 +37,8 @@ def _schema() -> Kind[Any]:
             raise ApiError(f"{name} must be a JSON schema: an object or a boolean", param=name)
         return value
 
-    return Kind(read, {"anyOf": [_DESCRIBED, {"const": True}]})
+    spelled = {"type": "string", "contentMediaType": "application/schema+json"}
+    return Kind(read, {"anyOf": [_SCHEMA, {"const": True}, spelled]})
 
 
 def _choices() -> Kind[tuple[str, ...]]:
@@ -56,19 +54,19 @@ def _choices() -> Kind[tuple[str, ...]]:
     return Kind(read, {"type": "array", "items": item, "minItems": 1})
 
 
-def _source(example: str) -> Kind[str]:
-    """A pattern or a grammar; only some that fit `example` are described."""
-    return Kind(text().read, {"type": "string", "pattern": example})
-
-
 def _object(schema: dict[str, Any]) -> Kind[dict[str, Any]]:
     """An object, described by `schema`."""
     return Kind(mapping().read, schema)
 
 
+_NO_FORMAT: list[Schema] = [
+    {"type": "object", "maxProperties": 0},
+    {"type": "object", "properties": {"type": {"const": "text"}}, "required": ["type"]},
+]
 _FORMATS = {
     "anyOf": [
-        {"enum": [{}, {"type": "text"}, {"type": "json_object"}]},
+        *_NO_FORMAT,
+        {"type": "object", "properties": {"type": {"const": "json_object"}}, "required": ["type"]},
         {
             "type": "object",
             "properties": {
@@ -76,8 +74,8 @@ _FORMATS = {
                 "json_schema": {
                     "type": "object",
                     "properties": {
-                        "name": {"type": "string"},
-                        "schema": _DESCRIBED,
+                        "name": {"type": ["string", "null"]},
+                        "schema": {"anyOf": [_SCHEMA, {"const": True}]},
                         "strict": {"type": ["boolean", "null"]},
                     },
                     "required": ["schema"],
@@ -87,19 +85,29 @@ _FORMATS = {
         },
     ]
 }
-_REGEX = "^[A-Za-z0-9 ]{1,64}$"
-_GRAMMAR = '^root ::= "[a-z]{1,64}"$'
+_REGEX = Kind(text().read, {"type": "string", "format": "regex", "examples": ["[a-z]{1,8}"]})
+_GRAMMAR = Kind(text().read, {"type": "string", "examples": ['root ::= "[" [a-z]{1,8} "]"']})
+
+
+def _at_most_one(nothing: Mapping[str, Sequence[Schema]]) -> Schema:
+    """The JSON Schema of objects that ask for at most one of some properties; by the name of each,
+    what of it asks for nothing."""
+    asked = [given(name, *schemas) for name, schemas in nothing.items()]
+    pairs = itertools.combinations(asked, 2)
+    return {"not": {"anyOf": [{"allOf": list(pair)} for pair in pairs]}}
+
+
 _ONE_STRUCTURE = {
     "type": "object",
     "properties": {
-        "json": _DESCRIBED,
-        "json_object": {"const": True},
-        "regex": {"type": "string", "pattern": _REGEX},
-        "choice": _choices().schema,
-        "grammar": {"type": "string", "pattern": _GRAMMAR},
+        "json": {"anyOf": [_schema().schema, {"type": "null"}]},
+        "json_object": {"type": ["boolean", "null"]},
+        "regex": {"anyOf": [_REGEX.schema, {"type": "null"}]},
+        "choice": {"anyOf": [_choices().schema, {"type": "null"}]},
+        "grammar": {"anyOf": [_GRAMMAR.schema, {"type": "null"}]},
     },
-    "additionalProperties": False,
-    "maxProperties": 1,
+    "additionalProperties": {"type": "null"},
+    **_at_most_one({name: [] for name in _STRUCTURES} | {"json_object": [{"const": False}]}),
 }
 
 RESPONSE_FORMAT: Field[dict[str, Any] | None] = Field(
@@ -110,14 +118,14 @@ RESPONSE_FORMAT: Field[dict[str, Any] | None] = Field(
 )
 GUIDED_JSON: Field[Any] = Field("guided_json", _schema(), None, "A JSON schema for the content.")
 GUIDED_REGEX: Field[str | None] = Field(
-    "guided_regex", _source(_REGEX), None, "A regular expression that the whole content matches."
+    "guided_regex", _REGEX, None, "A regular expression that the whole content matches."
 )
 GUIDED_CHOICE: Field[tuple[str, ...] | None] = Field(
     "guided_choice", _choices(), None, "Texts of which the content is one."
 )
 GUIDED_GRAMMAR: Field[str | None] = Field(
     "guided_grammar",
-    _source(_GRAMMAR),
+    _GRAMMAR,
     None,
     "A grammar in GBNF whose rule root the content matches.",
 )
@@ -136,10 +144,20 @@ FIELDS: tuple[Field[Any], ...] = (
     STRUCTURED_OUTPUTS,
 )
 
-ONE_FORM = {
-    "not": {"anyOf": [{"required": [a.name, b.name]} for a, b in itertools.combinations(FIELDS, 2)]}
-}
-"""The JSON Schema of bodies with one of the fields at most."""
+ONE_FORM = _at_most_one(
+    {field.name: [] for field in FIELDS}
+    | {
+        RESPONSE_FORMAT.name: _NO_FORMAT,
+        STRUCTURED_OUTPUTS.name: [
+            {
+                "type": "object",
+                "properties": {"json_object": {"enum": [None, False]}},
+                "additionalProperties": {"type": "null"},
+            }
+        ],
+    }
+)
+"""The JSON Schema of bodies that ask for one form at most."""
 
 Asked = tuple[Structure, str]
 """What a reply must match, and the field that says so."""
@@ -173,22 +191,28 @@ def _of_response_format(value: dict[str, Any] | None) -> Asked | None:
     inner = value.get("json_schema")
     if not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict | bool):
         raise ApiError(f"{name}.json_schema must be an object with a schema", param=name)
+    if not isinstance(inner.get("name"), str | None):
+        raise ApiError(f"{name}.json_schema.name must be a string or null", param=name)
+    if not isinstance(inner.get("strict"), bool | None):
+        raise ApiError(f"{name}.json_schema.strict must be true, false or null", param=name)
     return Structure.of_schema(inner["schema"]), name
 
 
 def _of_structured_outputs(value: dict[str, Any] | None) -> Asked | None:
     name = STRUCTURED_OUTPUTS.name
-    given = {key: each for key, each in (value or {}).items() if each not in (None, False)}
-    if not given:
+    asked = {key: each for key, each in (value or {}).items() if each is not None}
+    if asked.get("json_object") is False:
+        del asked["json_object"]
+    if not asked:
         return None
-    if len(given) > 1 or next(iter(given)) not in _STRUCTURES:
+    if len(asked) > 1 or next(iter(asked)) not in _STRUCTURES:
         raise ApiError(f"{name} must have exactly one of {', '.join(_STRUCTURES)}", param=name)
-    if "json_object" in given:
-        if given["json_object"] is not True:
+    if "json_object" in asked:
+        if asked["json_object"] is not True:
             raise ApiError(f"{name}.json_object must be true, false or null", param=name)
         return Structure.of_schema(_ANY_OBJECT), name
     try:
-        structure, _ = _of_guided({f"guided_{key}": each for key, each in given.items()})[0]
+        structure, _ = _of_guided({f"guided_{key}": each for key, each in asked.items()})[0]
     except ApiError as error:
         raise ApiError(f"{name}.{error.message.removeprefix('guided_')}", param=name) from None
     return structure, name

@@ -34,7 +34,7 @@ def _functions() -> Kind[tuple[dict[str, Any], ...]]:
         "type": "object",
         "required": ["name"],
         "properties": {
-            "name": {"type": "string", "minLength": 1},
+            "name": {"type": "string", "pattern": r"\S"},
             "description": {"type": ["string", "null"]},
             "parameters": {"type": ["object", "null"], "description": "A JSON schema."},
         },
@@ -57,7 +57,7 @@ def _read_tool(tool: object, name: str) -> dict[str, Any]:
         raise ApiError(f"{name}.function must be an object", param=f"{name}.function")
     if not isinstance(function.get("name"), str) or not function["name"].strip():
         raise ApiError(f"{name}.function.name must be a name", param=f"{name}.function.name")
-    if not isinstance(function.get("description") or "", str):
+    if not isinstance(function.get("description"), str | None):
         field = f"{name}.function.description"
         raise ApiError(f"{field} must be a string or null", param=field)
     parameters = function.get("parameters")
@@ -121,7 +121,8 @@ def _choice() -> Kind[_Choice]:
             },
         },
     }
-    return Kind(read, {"anyOf": [{"enum": ["none", "auto", "required"]}, function, allowed]})
+    modes = {"enum": ["none", "auto", "required"]}
+    return Kind(read, {"anyOf": [modes, function, allowed], "default": "auto"})
 
 
 def _read_allowed(value: object, name: str) -> _Choice:

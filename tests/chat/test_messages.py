@@ -115,7 +115,7 @@ def test_case_136_text_and_calls_are_one_message_and_results_have_their_names():
         {"role": "assistant", "tool_calls": [call("{}") | {"id": "d"}]},
         {"role": "tool", "content": "1", "tool_call_id": "d"},
         {"role": "tool", "content": "2", "tool_call_id": "c", "name": "own"},
-        {"role": "tool", "content": "3", "tool_call_id": ["c"]},
+        {"role": "tool", "content": "3", "tool_call_id": "none"},
         {"role": "assistant", "tool_calls": [call("{}")]},
         {"role": "assistant", "content": "after"},
     ]
@@ -164,6 +164,13 @@ def test_arguments_are_text_for_templates_that_write_them_as_they_are(arguments,
         ([{"role": "assistant", "tool_calls": {}}], "messages[0].tool_calls"),
         ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0]"),
         ([{"role": "assistant", "tool_calls": ["f"]}], "messages[0].tool_calls[0]"),
+        ([{"role": "tool", "tool_call_id": ["c"]}], "messages[0].tool_call_id"),
+        ([{"role": "user", "name": 0}], "messages[0].name"),
+        ([{"role": "assistant", "reasoning": 0}], "messages[0].reasoning"),
+        (
+            [{"role": "assistant", "tool_calls": [call("{}") | {"id": 0}]}],
+            "messages[0].tool_calls[0].id",
+        ),
     ],
 )
 def test_bad_messages_name_their_field(messages, param):

@@ -133,6 +133,7 @@ async def test_case_137_short_prompts():
         ("Hi", tuple(b"Hi")),
         (["Hi"], tuple(b"Hi")),
         ([1, 2], (1, 2)),
+        ([1, 2.0], (1, 2)),
         ([[1, 2]], (1, 2)),
         ("<|im_start|>a", (IM_START, *b"a")),
         ("<bos>a", (BOS, *b"a")),
@@ -149,7 +150,7 @@ async def test_case_130_one_first_token(prompt):
 
 @pytest.mark.parametrize(
     "prompt",
-    [None, "", [], [""], [[]], ["a", ""], [[1], []], ["a", 3], 3, {}, [1, "a"], [1.0], [True],
+    [None, "", [], [""], [[]], ["a", ""], [[1], []], ["a", 3], 3, {}, [1, "a"], [1.5], [True],
      [None], [-1], [ByteTokenizer.vocab_size], [10**30], [["a"]], [1, [2]]],
 )  # fmt: skip
 async def test_bad_prompts(prompt):

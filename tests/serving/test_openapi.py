@@ -87,7 +87,8 @@ def test_every_field_of_tokenize_is_described():
 
 
 # Refused for what is beside them, or for what the tokenizer or the template says.
-BEYOND_A_SCHEMA = {"top_logprobs", "tool_choice", "tools", "logit_bias", "chat_template_kwargs"}
+BEYOND_A_SCHEMA = {"tool_choice", "tools", "logit_bias", "chat_template_kwargs"}
+BEYOND_A_SCHEMA |= {"guided_json", "guided_regex", "guided_grammar"}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_what_is_taken_is_inside_the_schema(path):
 
 
 @pytest.mark.parametrize(
-    "prompt", ["x", ["x", "y"], [1, 2], [[1], [2]], ["x", [3]]]
+    "prompt", ["x", ["x", "y"], [1, 2], [1.0], [[1], [2]], ["x", [3]]]
 )  # fmt: skip
 def test_prompts_of_every_form(prompt):
     validator(body_schema(TEXT)).validate({"prompt": prompt})

@@ -58,6 +58,19 @@ def wait_until(condition, seconds):
         time.sleep(0.005)
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_connection_is_closed_when_its_client_has_closed_it(engine, url, answered):
+    engine.script = lambda request: say("Hello", wait=0.0 if answered else 60)
+    with open_request(url, CHAT, question(CHAT)) as connection:
+        connection.settimeout(5)
+        if answered:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: engine.requests, 2)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65536):
+            pass
+
+
 LEAVING = {
     "queued or prefilling": say("never", wait=60),
     "decoding": say("x" * 3000, delay=0.01),

@@ -128,6 +128,8 @@ MALFORMED = [
     ("response_format", {"type": "json_schema"}),
     ("response_format", {"type": "json_schema", "json_schema": {}}),
     ("response_format", {"type": "json_schema", "json_schema": {"schema": 123}}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": {}, "name": 0}}),
+    ("response_format", {"type": "json_schema", "json_schema": {"schema": {}, "strict": 0}}),
     ("response_format", {"schema": {}}),
     ("response_format", "json"),
     ("guided_json", 123),
@@ -148,6 +150,12 @@ MALFORMED = [
     ("structured_outputs", {"structural_tag": "x"}),
     ("structured_outputs", {"json_object": "yes"}),
     ("structured_outputs", {"choice": []}),
+    # Zero is not false, and only json_object's false asks for nothing.
+    *[
+        ("structured_outputs", {name: 0})
+        for name in ("json", "json_object", "regex", "choice", "grammar")
+    ],
+    ("structured_outputs", {"json": False}),
     ("structured_outputs", []),
 ]
 
