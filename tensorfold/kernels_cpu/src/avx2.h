@@ -13,6 +13,10 @@
 
 namespace tensorfold {
 
+// Bytes between the weights that are read and those that are asked for: a page, which a processor's
+// own prefetch does not look beyond. Past the end of a matrix it asks for nothing that matters.
+constexpr int kAhead = 4096;
+
 // Stops the compiler from reading a value from memory again at each of its uses.
 TF_INLINE void KeepInRegister(__m256& value) { asm("" : "+x"(value)); }
 

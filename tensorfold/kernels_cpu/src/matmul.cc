@@ -52,16 +52,6 @@ void MatMul(const Matrix& matrix, const Around& around, const float* x, size_t r
               [&](size_t panel) { kernels.panel(matrix, around, prepared, panel, y); });
 }
 
-float* Buffer(size_t floats) {
-  thread_local std::unique_ptr<float[]> memory;
-  thread_local size_t size = 0;
-  if (size < floats) {
-    memory.reset(new float[floats + 16]);
-    size = floats;
-  }
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
-}
-
 float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = (half >> 10) & 31, mantissa = half & 1023;

@@ -87,7 +87,7 @@ struct Prepared {
   size_t rows;
 };
 
-// The two kernels of an instruction set. Prepare makes the rows of one block ready; Panel computes
+// The two kernels of an instruction set. Prepare makes the rows of one block ready; panel computes
 // all rows of one panel.
 struct MatMulKernels {
   void (*prepare)(const Matrix&, const Around&, const float* x, size_t rows, float* ready,
@@ -98,9 +98,6 @@ struct MatMulKernels {
 extern const MatMulKernels kMatMulPortable;
 extern const MatMulKernels kMatMulAvx2;
 extern const MatMulKernels kMatMulAvx512;
-
-// A buffer of this thread, on a cache line. The next call may move it.
-float* Buffer(size_t floats);
 
 float HalfToFloat(uint16_t half);
 

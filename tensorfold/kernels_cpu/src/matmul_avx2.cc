@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "avx2.h"
 #include "matmul.h"
@@ -94,6 +95,7 @@ TF_INLINE void LoadWords(const unsigned char* at, __m256i (&words)[kTiles]) {
   TF_UNROLL
   for (int t = 0; t < kTiles; ++t) {
     words[t] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at) + t);
+    _mm_prefetch(at + t * sizeof(__m256i) + kAhead, _MM_HINT_T0);
   }
 }
 
@@ -350,6 +352,17 @@ TF_AVX2 void RowsFrom(size_t row, const Part& part, const Around& around, const 
       FewRows<Form, 1, kTiles>(part, around, prepared, row, y);
     }
   }
+}
+
+// A buffer of this thread, on a cache line.
+float* Buffer(size_t floats) {
+  thread_local std::unique_ptr<float[]> memory;
+  thread_local size_t size = 0;
+  if (size < floats) {
+    memory.reset(new float[floats + 16]);
+    size = floats;
+  }
+  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
 }
 
 // All whole blocks of rows; the first row that is left.
