@@ -40,7 +40,8 @@ class TensorFold(Driver):
                 for _ in event.ids:
                     clock.tick()
 
-        request = Request("one", tuple(prompt), Sampling(), tokens)
+        # Replies to random tokens repeat themselves, and copies of that would be no decoding.
+        request = Request("one", tuple(prompt), Sampling(), tokens, draft=False)
         worker.add(make_reply(request, deliver, self._step.model.spec.vocab_size))
         while not worker.idle:
             worker.step()
