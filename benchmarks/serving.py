@@ -125,6 +125,7 @@ class Server:
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
+            "draft": False,  # Replies to random words repeat themselves.
         }
         with contextlib.closing(self.connect()) as connection:
             sent = time.perf_counter()

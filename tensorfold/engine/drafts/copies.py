@@ -7,7 +7,7 @@ import numpy as np
 
 from tensorfold.engine.reply import Reply
 
-_KEY = 3
+_KEY = 2
 """Tokens that must match at the least."""
 _LONGEST = 32
 """Where a longer match tells no more."""
@@ -73,7 +73,7 @@ class Chances:
     """
 
     weight: list[float] = field(default_factory=lambda: [2.0] * 5)
-    hits: list[float] = field(default_factory=lambda: [0.1, 0.3, 0.7, 1.2, 1.5])
+    hits: list[float] = field(default_factory=lambda: [0.2, 0.5, 1.0, 1.4, 1.7])
 
     def of(self, length: int) -> float:
         """The chance that the token after a match of this length is right."""
