@@ -1,5 +1,5 @@
-"""How a decoding step grows: with the context where layers are recurrent, and with the experts that a
-model has and uses. `python -m benchmarks.growth` needs PyTorch, which makes the random weights.
+"""How a decoding step grows: with the context where layers are recurrent, and with the experts
+that a model has and uses. `python -m benchmarks.growth` needs PyTorch for the random weights.
 
 Every figure is the median of steps that take turns with those it is compared with.
 """
