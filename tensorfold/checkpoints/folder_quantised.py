@@ -1,16 +1,10 @@
 """Quantised tensors of safetensors folders: several stored tensors that are one of the model's.
 
-| format | stored for a module X | value | document |
-| --- | --- | --- | --- |
-| MLX n-bit | X.weight U32, X.scales, X.biases | code * scale + bias | mlx.core.quantize |
-| FP8 | X.weight F8_E4M3, X.weight_scale_inv or X.weight_scale | value * scale | transformers, finegrained_fp8 |
-| MXFP4 | X_blocks U8, X_scales U8 | e2m1 * 2^(scale - 127) | OCP Microscaling Formats 1.0 |
-| NVFP4 | X.weight U8, X.weight_scale F8_E4M3, X.weight_scale_2 | e2m1 * scale * scale_2 | Model Optimizer |
-| NVFP4 | X.weight_packed U8, X.weight_scale F8_E4M3, X.weight_global_scale | e2m1 * scale / global | compressed-tensors |
-
-MLX's become `Quantised`, the rest arrays. config.json says which method a folder uses, and the
-stored tensors say which of them it was applied to.
-"""  # noqa: E501
+MLX's affine modes become `Quantised`; FP8, MXFP4 and NVFP4 become arrays. config.json says by which
+method a folder is quantised, and the stored tensors' types say which of them are. The functions
+below say how each is stored. They follow the documentation of `mlx.core.quantize`, of FP8 in
+transformers, the OCP's Microscaling Formats 1.0, NVIDIA's Model Optimizer and compressed-tensors.
+"""
 
 import math
 from collections.abc import Callable, Mapping
