@@ -1,7 +1,9 @@
 """A checkpoint in a Hugging Face folder: config.json, safetensors and a tokenizer."""
 
 import json
+import math
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from . import folder_quantised
 from .folder_tokenizer import open_tokenizer, read_special_tokens
 from .interface import (
     CheckpointError,
@@ -20,6 +23,9 @@ from .interface import (
 )
 
 _FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
+_BYTES = ("F8_E4M3", "F8_E8M0")
+"""Formats that safetensors has no NumPy type for."""
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -86,6 +92,7 @@ class _Shard:
         return TensorInfo(tuple(part.get_shape()), part.get_dtype())
 
     def read(self, name: str) -> np.ndarray:
+        """A tensor of floats."""
         info = self.infos[name]
         if info.format not in _FLOATS:
             known = ", ".join(_FLOATS)
@@ -93,11 +100,29 @@ class _Shard:
                 f"{self._path}: tensor {name!r} is {info.format}, which is not supported "
                 f"(known: {known})"
             )
+        return self.read_stored(name)
+
+    def read_stored(self, name: str) -> np.ndarray:
+        """A tensor of any type that a quantised one is stored in; 8-bit floats as uint8."""
+        info = self.infos[name]
         try:
+            if info.format in _BYTES:
+                at = self._starts[name]
+                stored = np.fromfile(self._path, np.uint8, math.prod(info.shape), offset=at)
+                return stored.reshape(info.shape)
             values: np.ndarray = self._file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{self._path}: tensor {name!r}: {error}") from error
         return values
+
+    @cached_property
+    def _starts(self) -> dict[str, int]:
+        """Where each tensor begins in the file: its header is JSON behind an 8-byte length."""
+        with self._path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        return {name: 8 + length + each["data_offsets"][0] for name, each in header.items()}
 
 
 def _end_ids(path: Path, settings: Mapping[str, Any]) -> frozenset[int]:
@@ -151,12 +176,9 @@ def _config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path}: missing")
     config = read_json(path)
-    quantised = config.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method") if isinstance(quantised, dict) else None
-        raise CheckpointError(
-            f"{path}: quantization_config ({method or 'unnamed'}) is not supported"
-        )
+    # Older exports of NVIDIA's Model Optimizer say in a file of their own that they are quantised.
+    if "quantization_config" not in config and read_json(folder / "hf_quant_config.json"):
+        config["quantization_config"] = {"quant_method": "modelopt"}
     return config
 
 
@@ -182,7 +204,14 @@ class FolderCheckpoint:
         self.name = folder.resolve().name
         self._folder = folder
         self.config = _config(folder)
+        try:
+            method = folder_quantised.read_method(self.config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder / 'config.json'}: {error}") from None
         self._find_tensors()
+        self._quantised: dict[str, folder_quantised.StoredQuantised] = {}
+        if method:
+            self._find_quantised(method)
         settings = read_json(folder / "tokenizer_config.json")
         self.special_tokens = read_special_tokens(
             settings, read_json(folder / "special_tokens_map.json")
@@ -214,12 +243,32 @@ class FolderCheckpoint:
                 self._shard_of[name] = shard
         self.tensors = infos
 
-    def read(self, name: str) -> Tensor:
-        """One tensor, in the precision of its file.
+    def _find_quantised(self, method: folder_quantised.Method) -> None:
+        """Put what is stored in parts under the model's names."""
+        try:
+            self._quantised, hidden = folder_quantised.find(method, self.tensors)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self._folder}: {error}") from None
+        plain = {name: info for name, info in self.tensors.items() if name not in hidden}
+        for name, each in self._quantised.items():
+            if name in plain:
+                raise CheckpointError(f"{self._folder}: tensor {name!r} is there quantised too")
+            plain[name] = each.info
+        self.tensors = plain
 
-        Raises CheckpointError for a missing tensor or one that is not F32, F16 or BF16.
+    def read(self, name: str) -> Tensor:
+        """One tensor, in the precision of its file, or what `folder_quantised` makes of its parts.
+
+        Raises CheckpointError for a missing or damaged tensor, or one that is neither quantised nor
+        F32, F16 or BF16.
         """
-        shard = self._shard_of.get(name)
-        if shard is None:
+        if name not in self.tensors:
             raise CheckpointError(f"{self._folder}: no tensor {name!r}")
-        return shard.read(name)
+        quantised = self._quantised.get(name)
+        if quantised is None:
+            return self._shard_of[name].read(name)
+        parts = [self._shard_of[part].read_stored(part) for part in quantised.parts]
+        try:
+            return quantised.unpack(*parts)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self._folder}: {error}") from None

@@ -21,6 +21,7 @@ from .interface import Checkpoint, CheckpointError, Progress
 
 _FILES = [
     "config.json",
+    "hf_quant_config.json",
     "generation_config.json",
     "model.safetensors",
     "model.safetensors.index.json",
