@@ -16,6 +16,7 @@ from tensorfold.engine.interface import (
 )
 from tensorfold.engine.pages import Holding
 from tensorfold.engine.rules import Rules
+from tensorfold.runtime.head import RowRules
 
 
 @dataclass(eq=False)
@@ -33,6 +34,8 @@ class Reply:
     """The packed sampling settings, int32 [6]."""
     rules: Rules | None = None
     """What acts on the logits before the draw, if anything does."""
+    replayed: tuple[Rules, int] | None = None
+    """While the reply runs again: its rules as they were after so many of its tokens."""
     known: list[int] = field(init=False)
     filled: int = 0
     lane: int = -1
@@ -84,6 +87,16 @@ class Reply:
     def most_drafts(self) -> int:
         """Drafts that could still be accepted: the last token of a reply is never one."""
         return self.request.max_tokens - self.drawn - 1
+
+    def rules_again(self, position: int) -> RowRules:
+        """The rules of the row at `position`, which draws a token that the reply has. To be asked
+        for in order."""
+        assert self.rules is not None
+        rules, taken = self.replayed or (self.rules.anew(), 0)
+        before = self.known[self.prompt_length + taken : position + 1]
+        rules.accept(before)
+        self.replayed = rules, taken + len(before)
+        return rules.rows(())[0]
 
     def append(self, token: int) -> FinishReason | None:
         """Add a new token; the reason if it ends the reply."""

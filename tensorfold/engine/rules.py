@@ -13,6 +13,7 @@ class Rules:
     """The penalties, biases and masks of one reply (see `Sampling` and `Constraint`)."""
 
     def __init__(self, request: Request, vocab_size: int):
+        self._request, self._vocab_size = request, vocab_size
         self._sampling = request.sampling
         self._penalties = Penalties(request, vocab_size) if _has_penalties(request) else None
         self._constraint = request.constraint() if request.constraint else None
@@ -25,6 +26,10 @@ class Rules:
         asks = request.logprobs is not None or request.prompt_logprobs is not None
         masks = request.constraint is not None or request.sampling.min_tokens > 0
         return asks or masks or _has_penalties(request)
+
+    def anew(self) -> "Rules":
+        """The same rules before the reply's first token."""
+        return Rules(self._request, self._vocab_size)
 
     def rows(self, drafts: Sequence[int]) -> list[RowRules]:
         """The rules at the next place and after each of `drafts`, for as long as these may come:

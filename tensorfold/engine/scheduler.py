@@ -229,6 +229,7 @@ class Scheduler:
             if reply.request.background:
                 self.release(reply)
                 reply.filled, reply.preempted = 0, reply.preempted + 1
+                reply.replayed = None
                 self.preempted += 1
                 self._background.appendleft(reply)
                 return True

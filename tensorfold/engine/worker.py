@@ -196,13 +196,18 @@ class Worker:
         """The reply's next known rows and `drafts`, as far as its rules let them come. None if its
         rules failed, which ends it."""
         rules: list[RowRules] = []
-        if reply.rules and rows == reply.remaining:
+        if reply.rules:
             try:
-                rules = reply.rules.rows(drafts)
+                # Rows that draw once more what the reply has, under the rules that they had.
+                first, end = max(reply.filled, reply.prompt_length - 1), reply.filled + rows
+                again = range(first, min(end, len(reply.known) - 1))
+                rules = [reply.rules_again(position) for position in again]
+                if rows == reply.remaining:
+                    new = reply.rules.rows(drafts)
+                    rules, drafts = rules + new, drafts[: len(new) - 1]
             except Exception as error:
                 self._fail(reply, error)
                 return None
-            drafts = drafts[: len(rules) - 1]
         tokens = reply.known[reply.filled : reply.filled + rows] + drafts
         self.scheduler.make_room(reply, len(tokens))
         # Rows from the prompt's last on draw; those of a reply that runs again draw what they drew.

@@ -1,7 +1,7 @@
 """Scheduler and worker on a toy model: whatever the traffic, a reply is what it is alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,9 +11,11 @@ from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo, solo_
 
 from tensorfold.engine.interface import NewTokens, Request, Sampling
 from tensorfold.engine.masks import allows, mask_of
+from tensorfold.engine.pages import PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.worker import Worker
+from tensorfold.runtime.head import HeadDrawn, HeadRow
 from tensorfold.runtime.packed import pages_for
 from tensorfold.runtime.step import StateShape
 
@@ -369,3 +371,41 @@ def test_figures_count_what_was_done() -> None:
         assert cost.rounds == cost.completion_tokens == 6
         assert 0 <= cost.prefill_seconds <= cost.time_to_first_token
         assert cost.decode_seconds >= 0
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_a_reply_under_rules_is_drawn_again_and_compared(lies: bool) -> None:
+    """It yields; its tokens so far are drawn once more under the rules that they had."""
+    shape = StateShape(1, 640, 20)
+    toy = ToyRunner(shape)
+    worker = Worker(toy, Scheduler(shape, RowLimits(chunk=16), PagePool(20, kept=0)))
+    sampling = Sampling(temperature=1.0, seed=5, presence_penalty=1.0, min_tokens=20)
+    behind = Request("behind", tuple(range(1, 41)), sampling, 60, background=True)
+    reply, listener = queue(behind)
+    worker.add(reply)
+    for _ in range(30):
+        worker.step()
+    drawn = len(listener.tokens)
+    assert drawn > 20
+    honest, again = toy.draw, []
+
+    def draw(rows: Sequence[HeadRow]) -> list[HeadDrawn]:
+        found = honest(rows)
+        again.extend(row.position for row in rows)
+        if lies and 50 in again:
+            found = [replace(each, token=(each.token + 1) % BROKEN) for each in found]
+        return found
+
+    toy.draw = draw  # type: ignore[method-assign]
+    other, beside = queue(ask("ahead", (1, 2, 3), 4))
+    worker.add(other)
+    while not worker.idle:
+        worker.step()
+    assert beside.tokens == solo(other.request)
+    assert again[: drawn + 1] == list(range(40, 41 + drawn)) or lies
+    if lies:
+        assert listener.end.reason == "error"
+        assert "came out otherwise" in str(listener.end.error)
+    else:
+        assert listener.tokens == solo(behind)
+        assert listener.end.stats.preempted == 1
