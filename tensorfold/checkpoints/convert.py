@@ -34,16 +34,19 @@ def convert(
     of `group` columns: all but routers, those whose columns are not whole groups, and those that
     have no more bits already.
 
-    Raises CheckpointError if `out` exists, for a tensor that can't be read or quantised, and for a
+    Raises CheckpointError if `out` exists or its parent does not, for a tensor that can't be read or quantised, and for a
     tokenizer that did not come from a file.
     """
     if out.exists() or out.is_symlink():
         raise CheckpointError(f"{out} exists: name a new folder, or remove it first")
+    parent = out.absolute().parent
+    if not parent.is_dir():
+        raise CheckpointError(f"{out}: {parent} is no folder")
     tokenizer = checkpoint.tokenizer
     if not isinstance(tokenizer, TextTokenizer):
         raise CheckpointError(f"{checkpoint.name}: the tokenizer can't be saved")
     # Made beside `out`, so that renaming moves nothing; on any failure it goes with what is in it.
-    with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=f".{out.name}-") as beside:
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{out.name}-") as beside:
         folder = Path(beside) / "new"
         folder.mkdir()
         places = _write_tensors(checkpoint, folder, bits, group, progress)

@@ -230,6 +230,11 @@ def test_an_existing_folder_stays(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_a_folder_in_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nowhere is no folder"):
+        convert(source("mixed folder", tmp_path), tmp_path / "nowhere" / "out")
+
+
 class Failing:
     """A checkpoint whose last tensor can't be read."""
 
