@@ -34,8 +34,8 @@ def convert(
     of `group` columns: all but routers, those whose columns are not whole groups, and those that
     have no more bits already.
 
-    Raises CheckpointError if `out` exists or its parent does not, for a tensor that can't be read or quantised, and for a
-    tokenizer that did not come from a file.
+    Raises CheckpointError if `out` exists or its parent does not, for a tensor that can't be read
+    or quantised, and for a tokenizer that did not come from a file.
     """
     if out.exists() or out.is_symlink():
         raise CheckpointError(f"{out} exists: name a new folder, or remove it first")
