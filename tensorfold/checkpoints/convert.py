@@ -16,6 +16,8 @@ from .tokenizer import TextTokenizer
 _PART_BYTES = 2**30
 """A part is written when it has so many: no more of a checkpoint is in memory at once."""
 
+_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
 _ROUTERS = (".gate.weight", ".shared_expert_gate.weight")
 """Small matrices that choose experts: rounding them saves nothing and changes the choice."""
 
@@ -94,6 +96,8 @@ def _write_tensors(
             part[name] = arrays
             size += sum(array.nbytes for array in arrays.values())
         else:
+            # What a folder stores as FP8 or FP4 has come as floats.
+            form = _FLOATS.get(tensor.dtype.name, form)
             place = Place(number, checksum([tensor]), tensor.shape, form)
             part[name] = tensor
             size += tensor.nbytes

@@ -148,6 +148,40 @@ def test_progress(tmp_path: Path) -> None:
     assert {(event.task, event.total) for event in seen} == {("convert", 5)}
 
 
+def test_a_quantised_folder(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    stored: dict[str, np.ndarray] = {
+        "a.weight": rng.integers(0, 2**32, (8, 12), np.uint32),
+        "a.scales": rng.normal(size=(8, 2)).astype(np.float16),
+        "a.biases": rng.normal(size=(8, 2)).astype(np.float16),
+    }
+    folder = write_folder(tmp_path / "mlx", stored)
+    about = {"quantization": {"bits": 6, "group_size": 32}}
+    write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | about)
+    checkpoint = open_checkpoint(folder)
+    convert(checkpoint, tmp_path / "out")
+    opened = open_checkpoint(tmp_path / "out")
+    assert opened.tensors == checkpoint.tensors
+    assert isinstance(opened.read("a.weight"), Quantised)
+    assert same(opened.read("a.weight"), checkpoint.read("a.weight"))
+
+
+def test_the_format_is_that_of_the_stored_floats(tmp_path: Path) -> None:
+    stored: dict[str, np.ndarray] = {
+        "a.weight": np.ones((8, 32), ml_dtypes.float8_e4m3fn),
+        "a.weight_scale": np.full((8, 1), 0.5, np.float32),
+    }
+    folder = write_folder(tmp_path / "fp8", stored)
+    about = {"quantization_config": {"quant_method": "fp8"}}
+    write_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | about)
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.tensors["a.weight"].format == "FP8"
+    convert(checkpoint, tmp_path / "out")
+    opened = open_checkpoint(tmp_path / "out")
+    assert opened.tensors["a.weight"].format == "F32"
+    assert same(opened.read("a.weight"), checkpoint.read("a.weight"))
+
+
 @pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 32), (4, 64), (8, 16)])
 def test_quantised_on_the_way(bits: int, group: int, tmp_path: Path) -> None:
     checkpoint = source("mixed folder", tmp_path)
