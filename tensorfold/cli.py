@@ -1,15 +1,15 @@
-"""The command line: serve, pull, chat, verify, bench and info."""
+"""The command line: serve, pull, convert, chat, verify, bench and info."""
 
 import argparse
 import json
 import logging
-import math
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -90,6 +90,24 @@ def _parser() -> argparse.ArgumentParser:
     server_options(serve)
     pull = command("pull", _pull, "fetch a model and print where it lies")
     model_argument(pull)
+    convert = command(
+        "convert", _convert, "write a model as a folder in Orbax's format that every command opens"
+    )
+    convert.add_argument("model", metavar="MODEL", help=MODEL.partition(";")[0])
+    convert.add_argument("out", type=Path, metavar="OUT", help="the new folder")
+    convert.add_argument(
+        "--quantize",
+        choices=("q4", "q8"),
+        help="turn matrices into codes of 4 or 8 bits (default: every tensor as it is)",
+    )
+    convert.add_argument(
+        "--group",
+        type=int,
+        choices=(8, 16, 32, 64, 128, 256),
+        default=32,
+        metavar="N",
+        help="columns that share a scale: 8, 16, 32, 64, 128 or 256 (default 32)",
+    )
     chat = command("chat", _chat, "talk with a model, or with the server at a URL")
     chat.add_argument("model", nargs="?", metavar="MODEL_OR_URL", help=f"a URL, {MODEL}")
     chat.add_argument("--system", metavar="TEXT", help="the system prompt")
@@ -197,6 +215,17 @@ def _pull(options: argparse.Namespace) -> int:
     return 0
 
 
+def _convert(options: argparse.Namespace) -> int:
+    from tensorfold.checkpoints.convert import convert
+
+    checkpoint = _open(options.model)
+    bits = int(options.quantize[1:]) if options.quantize else None
+    with _progress() as progress:
+        convert(checkpoint, options.out, bits=bits, group=options.group, progress=progress)
+    print(options.out)
+    return 0
+
+
 def _chat(options: argparse.Namespace) -> int:
     from tensorfold.serving.server import serve_in_background
     from tensorfold.serving.terminal import chat
@@ -278,33 +307,9 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from collections import Counter
+    from tensorfold.info import info_rows
 
-    import jax
-
-    from tensorfold.models.family import state_bytes
-    from tensorfold.models.registry import find
-    from tensorfold.ops.implementation import describe
-    from tensorfold.ops.rows import PAGE
-
-    checkpoint = _open(options.model)
-    spec = find(checkpoint.config)
-    formats = Counter(info.format for info in checkpoint.tensors.values())
-    parameters = sum(math.prod(info.shape) for info in checkpoint.tensors.values())
-    page_bytes, lane_bytes = state_bytes(spec.state)
-    rows = {
-        "name": checkpoint.name,
-        "architecture": ", ".join(checkpoint.config.get("architectures", ())),
-        "layers": len(spec.state),
-        "parameters": f"{parameters:,}",
-        "tensors": ", ".join(f"{count} {name}" for name, count in formats.most_common()),
-        "vocabulary": f"{spec.vocab_size:,}",
-        "context": f"{spec.context:,} tokens",
-        "state": f"{page_bytes // PAGE:,} bytes a token, {lane_bytes:,} a lane",
-        "chat template": "yes" if checkpoint.chat_template else "no",
-        "runs on": f"{jax.default_backend()}, {describe()}",
-    }
-    for key, value in rows.items():
+    for key, value in info_rows(_open(options.model)).items():
         print(f"{key:14} {value}")
     return 0
 
@@ -423,7 +428,11 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     return engine, create_app(service)
 
 
-_TASKS = {"load": "loading the weights", "compile": "compiling; a first start takes a minute"}
+_TASKS = {
+    "load": "loading the weights",
+    "convert": "converting the weights",
+    "compile": "compiling; a first start takes a minute",
+}
 
 
 @contextmanager

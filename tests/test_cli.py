@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import huggingface_hub
+import next_token
 import openai
 import pytest
-from tiny import save_folder
+from tiny import save_folder, tiny_checkpoint
 
 from tensorfold import __version__, cli
 from tensorfold.engine import verify as verify_module
 from tensorfold.engine.verify import Comparison
+from tensorfold.info import info_rows
 from tensorfold.runtime import step
 
-COMMANDS = ("serve", "pull", "chat", "verify", "bench", "info")
+COMMANDS = ("serve", "pull", "convert", "chat", "verify", "bench", "info")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["sing"], ["serve", "--parallel", "0"], ["serve", "--context", "x"], ["info", "a", "b"]],
+    [
+        [],
+        ["sing"],
+        ["serve", "--parallel", "0"],
+        ["serve", "--context", "x"],
+        ["info", "a", "b"],
+        ["convert", "a"],
+    ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -127,7 +136,7 @@ def test_info_on_the_default_model(default_gguf: Path, capsys: pytest.CaptureFix
     assert rows == {
         "name": "SmolLM2-135M-Instruct",
         "architecture": "LlamaForCausalLM",
-        "layers": "30",
+        "layers": "30 attention",
         "parameters": "134,515,008",
         "tensors": "210 Q4_1, 61 F32, 1 Q8_0",
         "vocabulary": "49,152",
@@ -140,10 +149,57 @@ def test_info_on_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().out.splitlines()
     rows = {line[:15].strip(): line[15:] for line in lines}
     assert rows["name"] == "tiny-llama"
-    assert rows["layers"] == "1"
+    assert rows["layers"] == "1 attention"
     assert rows["context"] == "512 tokens"
     assert rows["state"] == f"{2 * 4 * 2 * 16} bytes a token, 0 a lane"
     assert rows["chat template"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("variant", "layers"),
+    [
+        ("gemma3", "2 attention (1 with a window of 20)"),
+        ("qwen3_5", "3 recurrent, 1 attention"),
+        ("qwen3_5_moe", "1 recurrent, 1 attention; 2 with experts"),
+        ("nemotron_h", "1 recurrent, 1 experts, 1 attention, 1 feed-forward"),
+    ],
+)
+def test_info_names_the_kinds_of_layers(variant: str, layers: str) -> None:
+    rows = info_rows(tiny_checkpoint(variant))
+    assert rows["layers"] == layers
+    assert "next token" not in rows
+
+
+def test_info_on_next_token_layers() -> None:
+    assert (
+        info_rows(next_token.with_layers(*next_token.random_pair()))["next token"] == "1 attention"
+    )
+
+
+def test_convert_then_use(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "small"
+    assert cli.main(["convert", str(folder), str(out), "--quantize", "q8"]) == 0
+    printed, said = capsys.readouterr()
+    assert printed == f"{out}\n"
+    assert "converting the weights" in said
+
+    assert cli.main(["info", str(out)]) == 0
+    rows = {line[:15].strip(): line[15:] for line in capsys.readouterr().out.splitlines()}
+    assert rows["name"] == "small"
+    assert rows["tensors"] == "9 Q8/32, 3 F32"
+    assert rows["chat template"] == "yes"
+
+    command = ["verify", str(out), "--json", "--tokens", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step, "BUCKETS", (8, 256))
+        assert cli.main(command) == 0
+    comparisons = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {each["difference"] for each in comparisons} == {""}
+
+    assert cli.main(["convert", str(folder), str(out)]) == 1
+    assert f"{out} exists: name a new folder, or remove it first" in one_line(
+        capsys.readouterr().err
+    )
 
 
 def test_pull_prints_where_a_model_lies(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from tensorfold.serving.fields import Field, Unsupported
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = ("serve", "pull", "chat", "verify", "bench", "info")
+COMMANDS = ("serve", "pull", "convert", "chat", "verify", "bench", "info")
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 INLINE = re.compile(r"`([^`\n]+)`")
 

@@ -26,7 +26,8 @@ def read_special_tokens(
     return {key: text for key, text in found.items() if text is not None}
 
 
-def _load(folder: Path) -> tokenizers.Tokenizer:
+def read_pipeline(folder: Path) -> tokenizers.Tokenizer:
+    """The tokenizer.json of `folder`. Raises CheckpointError if it is missing or damaged."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         if (folder / "tokenizer.model").is_file():
@@ -67,7 +68,7 @@ def open_tokenizer(
     As in transformers, `add_bos_token` and `add_eos_token`, where the config has one, decide what
     `add_special_tokens=True` adds; else tokenizer.json does. Raises CheckpointError.
     """
-    tokenizer = _load(folder)
+    tokenizer = read_pipeline(folder)
     try:
         _add_missing(tokenizer, settings)
         ids = {key: tokenizer.token_to_id(text) for key, text in special.items()}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .converted import ABOUT, ConvertedCheckpoint
 from .default_model import DEFAULT_MODEL, fetch_default
 from .folder import FolderCheckpoint
 from .gguf_file import GgufCheckpoint
@@ -49,7 +50,12 @@ def home() -> Path:
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Open a `.gguf` file or a Hugging Face folder. Raises CheckpointError."""
+    """Open a `.gguf` file, a Hugging Face folder or one of `tensorfold convert`.
+
+    Raises CheckpointError.
+    """
+    if (path / ABOUT).is_file():
+        return ConvertedCheckpoint(path)
     if path.is_dir():
         found = sorted(path.glob("*.gguf"))
         if (path / "config.json").exists() or not found:

@@ -8,6 +8,7 @@ depend on nothing but the text and the two flags of `encode`.
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -116,6 +117,10 @@ class TextTokenizer:
         self._choose_decoder()
         self._build_plain([each for token, each in added.items() if token not in self._control])
         self._find_frame()
+
+    def save(self, path: Path) -> None:
+        """Write the whole pipeline as a tokenizer.json; `bos_id` and `end_ids` are not in it."""
+        self._full.save(str(path))
 
     def _choose_decoder(self) -> None:
         """How the spelling of a token in the vocabulary maps to bytes."""

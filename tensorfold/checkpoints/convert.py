@@ -1,0 +1,129 @@
+"""Writing checkpoints in the layout of converted.py."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .converted import ABOUT, QUANTISED, VERSION, Place, checksum, part_folder
+from .hub import ignore_progress
+from .interface import Checkpoint, CheckpointError, Progress, Quantised, Tensor
+from .quantise import quantise
+from .tokenizer import TextTokenizer
+
+_PART_BYTES = 2**30
+"""A part is written when it has so many: no more of a checkpoint is in memory at once."""
+
+_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+_ROUTERS = (".gate.weight", ".shared_expert_gate.weight")
+"""Small matrices that choose experts: rounding them saves nothing and changes the choice."""
+
+
+def convert(
+    checkpoint: Checkpoint,
+    out: Path,
+    *,
+    bits: int | None = None,
+    group: int = 32,
+    progress: Callable[[Progress], None] = ignore_progress,
+) -> None:
+    """Write `checkpoint` to the new folder `out`, whole or not at all.
+
+    Tensors stay as they are. With `bits` (4 or 8) matrices become codes of so many bits, in groups
+    of `group` columns: all but routers, those whose columns are not whole groups, and those that
+    have no more bits already.
+
+    Raises CheckpointError if `out` exists or its parent does not, for a tensor that can't be read
+    or quantised, and for a tokenizer that did not come from a file.
+    """
+    if out.exists() or out.is_symlink():
+        raise CheckpointError(f"{out} exists: name a new folder, or remove it first")
+    parent = out.absolute().parent
+    if not parent.is_dir():
+        raise CheckpointError(f"{out}: {parent} is no folder")
+    tokenizer = checkpoint.tokenizer
+    if not isinstance(tokenizer, TextTokenizer):
+        raise CheckpointError(f"{checkpoint.name}: the tokenizer can't be saved")
+    # Made beside `out`, so that renaming moves nothing; on any failure it goes with what is in it.
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{out.name}-") as beside:
+        folder = Path(beside) / "new"
+        folder.mkdir()
+        places = _write_tensors(checkpoint, folder, bits, group, progress)
+        _write_json(folder / "config.json", checkpoint.config)
+        tokenizer.save(folder / "tokenizer.json")
+        if checkpoint.chat_template is not None:
+            (folder / "chat_template.jinja").write_bytes(checkpoint.chat_template.encode())
+        about = {
+            "version": VERSION,
+            "bos_id": tokenizer.bos_id,
+            "tokenizer_end_ids": sorted(tokenizer.end_ids),
+            "end_ids": sorted(checkpoint.end_ids),
+            "special_tokens": dict(checkpoint.special_tokens),
+            "generation": asdict(checkpoint.generation),
+            "tensors": {name: asdict(place) for name, place in places.items()},
+        }
+        _write_json(folder / ABOUT, about)
+        folder.rename(out)
+
+
+def _write_tensors(
+    checkpoint: Checkpoint,
+    folder: Path,
+    bits: int | None,
+    group: int,
+    progress: Callable[[Progress], None],
+) -> dict[str, Place]:
+    """Write the parts of the weights; where each tensor went."""
+    places: dict[str, Place] = {}
+    part: dict[str, Any] = {}
+    number = size = 0
+    for done, (name, info) in enumerate(checkpoint.tensors.items()):
+        progress(Progress("convert", done, len(checkpoint.tensors), "tensors"))
+        tensor, form = checkpoint.read(name), info.format
+        if bits is not None and _can_quantise(name, tensor, bits, group):
+            try:
+                dense = tensor.dequantise() if isinstance(tensor, Quantised) else tensor
+                tensor, form = quantise(dense, bits, group), f"Q{bits}/{group}"
+            except ValueError as error:
+                raise CheckpointError(f"{checkpoint.name}: tensor {name!r}: {error}") from error
+        if isinstance(tensor, Quantised):
+            arrays = {key: getattr(tensor, key) for key in QUANTISED}
+            found = checksum(list(arrays.values()))
+            place = Place(number, found, tensor.shape, form, tensor.bits, tensor.group)
+            part[name] = arrays
+            size += sum(array.nbytes for array in arrays.values())
+        else:
+            # What a folder stores as FP8 or FP4 has come as floats.
+            form = _FLOATS.get(tensor.dtype.name, form)
+            place = Place(number, checksum([tensor]), tensor.shape, form)
+            part[name] = tensor
+            size += tensor.nbytes
+        places[name] = place
+        if size >= _PART_BYTES or done + 1 == len(checkpoint.tensors):
+            _write_part(part_folder(folder, number), part)
+            number, size, part = number + 1, 0, {}
+    progress(Progress("convert", len(places), len(places), "tensors"))
+    return places
+
+
+def _can_quantise(name: str, tensor: Tensor, bits: int, group: int) -> bool:
+    """Whether a tensor becomes codes; see `convert`."""
+    if isinstance(tensor, Quantised) and tensor.bits <= bits:
+        return False
+    matrix = len(tensor.shape) == 2 and tensor.shape[1] % group == 0
+    return matrix and not name.endswith(_ROUTERS)
+
+
+def _write_part(folder: Path, tensors: dict[str, Any]) -> None:
+    import orbax.checkpoint as ocp
+
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        checkpointer.save(folder, args=ocp.args.PyTreeSave(tensors))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    # Metadata of a GGUF file may come as NumPy's numbers.
+    path.write_text(json.dumps(value, indent=1, default=lambda number: number.tolist()))
