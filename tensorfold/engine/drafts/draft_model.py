@@ -44,7 +44,8 @@ class ModelSource(SteppedSource):
             reading = self.sync(reply)
             behind = len(reply.known) - 1 - reading.filled
             rows = min(behind, room)
-            if behind >= self.behind and rows and self._can_read(reply, rows):
+            late = behind >= self.behind and reading.worthwhile
+            if late and rows and self._can_read(reply, rows):
                 end = reading.filled + rows
                 tokens = reply.known[reading.filled : end]
                 spans.append(Span(reply.lane, reading.filled, tokens, 0))

@@ -26,6 +26,9 @@ _FORGET = 0.003
 """How fast the chance returns to the prior while nothing is tried, so that drafts are tried again
 now and then."""
 _SMOOTH = 0.1
+_PATIENCE, _AGAIN = 64, 512
+"""Rounds without a draft worth its time after which a reply is no longer read, and after which it
+is once more."""
 _DEPTHS = 4
 """Drafts whose chances are counted apart; those after the last of them count as it does."""
 
@@ -42,6 +45,14 @@ class Reading:
     drafts: list[int] = field(default_factory=list)
     rates: list[float] = field(default_factory=lambda: [_PRIOR] * _DEPTHS)
     """How often the first draft was right lately, the second after a right one, and so on."""
+
+    idle: int = 0
+    """Rounds since a draft was tried."""
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether to read on."""
+        return self.idle % _AGAIN < _PATIENCE
 
     def chances(self, most: int) -> list[float]:
         """Of the next `most` drafts, each if those before it are right."""
@@ -91,7 +102,9 @@ class SteppedSource:
         reading = self.readings[reply]
         if not drafted:
             reading.rates = [rate + _FORGET * (_PRIOR - rate) for rate in reading.rates]
+            reading.idle += 1
             return 0
+        reading.idle = 0
         right = _alike(reading.drafts[:drafted], drawn)
         for depth in range(min(right + 1, drafted, len(drawn))):
             kind = min(depth, _DEPTHS - 1)

@@ -199,3 +199,16 @@ def test_verify_and_stress_take_a_draft_model() -> None:
     assert sum("drafted by the draft model" in each.name for each in comparisons) == 4
     rounds = list(Stress(step, prompts, 6, drafting).run(seconds=2, seed=1))
     assert rounds and not any(outcome.difference for _, outcome in rounds)
+
+
+def test_a_model_that_never_pays_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose drafts cost more than a step of the target does: it stops reading."""
+    step = draft_step()
+    worker, source = make_worker(step)
+    source.seconds = 10.0
+    spans = reads(step, monkeypatch)
+    (request,) = requests(GREEDY, [5], tokens=200)
+    replies = run(worker, shared_step(), [request])
+    assert not plain(request).difference(replies["0"])
+    assert worker.stats().drafted == 0
+    assert sum(len(span.tokens) for span in spans) <= 64 + 5
