@@ -1,4 +1,4 @@
-"""`verify` on a model whose lanes hold state of their own."""
+"""`verify` on a model of each kind of state, and snapshots of what lanes hold."""
 
 import numpy as np
 import pytest
@@ -12,17 +12,28 @@ from tensorfold.engine.trace import trace
 from tensorfold.engine.verify import LANES, make_cases, run_together, verify
 from tensorfold.engine.worker import Worker
 
+FAMILIES: dict[str, dict[str, object]] = {
+    "gemma3": {},
+    "qwen3_5": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+    "qwen3_5_moe": {},
+    "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention"]},
+}
 
-def test_recurrent_layers_are_exact() -> None:
-    kinds = ["linear_attention", "full_attention"]
-    checkpoint = tiny_checkpoint("nemotron_h", layers_block_type=kinds)
+
+@pytest.mark.parametrize("variant", FAMILIES)
+def test_every_family_is_exact(variant: str) -> None:
+    """Beside others, in chunks, drafted, resumed, cancelled and preempted, over the end of a chunk
+    and past the window."""
+    checkpoint = tiny_checkpoint(variant, **FAMILIES[variant])
     step = open_step(checkpoint, lanes=LANES, context=128, buckets=(8, 256))
     rng = np.random.default_rng(0)
-    # Over the end of a chunk, in a loop so that there are drafts.
+    # In a loop, so that there are drafts.
     cases = make_cases([random_prompt(rng, 6) * 10], tokens=8)
     comparisons = list(verify(step, cases))
     assert not [each for each in comparisons if each.difference]
-    assert any(each.name.endswith("drafted") for each in comparisons)
+    assert {"drafted", "warm", "preempted and replayed"} <= {
+        each.name.partition(", ")[2] for each in comparisons
+    }
 
 
 @pytest.mark.parametrize("variant", ["qwen3_5", "qwen3_5_moe", "nemotron_h"])
