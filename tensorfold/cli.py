@@ -104,9 +104,8 @@ def _parser() -> argparse.ArgumentParser:
         "--group",
         type=int,
         choices=(8, 16, 32, 64, 128, 256),
-        default=32,
         metavar="N",
-        help="columns that share a scale: 8, 16, 32, 64, 128 or 256 (default 32)",
+        help="with --quantize, columns that share a scale: 8, 16, 32, 64, 128 or 256 (default 32)",
     )
     chat = command("chat", _chat, "talk with a model, or with the server at a URL")
     chat.add_argument("model", nargs="?", metavar="MODEL_OR_URL", help=f"a URL, {MODEL}")
@@ -218,10 +217,12 @@ def _pull(options: argparse.Namespace) -> int:
 def _convert(options: argparse.Namespace) -> int:
     from tensorfold.checkpoints.convert import convert
 
+    if options.group and not options.quantize:
+        raise ValueError("--group says how --quantize makes codes: give --quantize q4 or q8 too")
     checkpoint = _open(options.model)
     bits = int(options.quantize[1:]) if options.quantize else None
     with _progress() as progress:
-        convert(checkpoint, options.out, bits=bits, group=options.group, progress=progress)
+        convert(checkpoint, options.out, bits=bits, group=options.group or 32, progress=progress)
     print(options.out)
     return 0
 
@@ -421,9 +422,10 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         request_timeout=options.request_timeout,
     )
     limits = engine.limits
+    drafting = f", {draft.name} drafts where that pays" if draft else ""
     _say(
         f"{service.name} on {device.platform}, {describe()}: {limits.lanes} replies at once, "
-        f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens"
+        f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens{drafting}"
     )
     return engine, create_app(service)
 

@@ -176,6 +176,14 @@ def test_info_on_next_token_layers() -> None:
     )
 
 
+def test_a_group_without_codes_is_refused(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["convert", str(folder), str(tmp_path / "out"), "--group", "64"]) == 1
+    assert "--group says how --quantize makes codes" in one_line(capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
 def test_convert_then_use(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "small"
     assert cli.main(["convert", str(folder), str(out), "--quantize", "q8"]) == 0

@@ -156,7 +156,7 @@ def _reporter(task: str, progress: Callable[[Progress], None]) -> type[Any]:
 
 
 def _fetch(name: _HubName, progress: Callable[[Progress], None]) -> Path:
-    import huggingface_hub
+    import huggingface_hub.constants
     from huggingface_hub import errors
 
     try:

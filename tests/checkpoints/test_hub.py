@@ -1,4 +1,5 @@
 import hashlib
+import os
 import subprocess
 import sys
 import zipfile
@@ -235,3 +236,14 @@ def test_the_default_model_is_what_was_published(default_gguf: Path) -> None:
 def test_checkpoints_never_import_torch() -> None:
     code = "import sys, tensorfold.checkpoints.hub; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_name_is_looked_up_in_a_fresh_process(tmp_path: Path) -> None:
+    """Where nothing else has imported the hub library's parts."""
+    code = "from tensorfold.checkpoints.hub import resolve; resolve('no/such')"
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=offline, capture_output=True, text=True, check=False
+    )
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.endswith("not in the cache, and the hub can't be asked (HF_HUB_OFFLINE is set)")

@@ -194,7 +194,7 @@ async def test_without_xgrammar_the_error_says_what_to_install(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_xgrammar)
     error = await wanting("x").refused(CHAT, question(CHAT) | {"guided_regex": "a"})
-    assert "pip install 'tensorfold[grammar]'" in error["message"]
+    assert "pip install 'xgrammar>=0.2'" in error["message"]
     assert text_of(await wanting("free").ask(CHAT)) == "free"
 
 

@@ -144,5 +144,5 @@ def _require_xgrammar() -> None:
         import xgrammar  # noqa: F401
     except ImportError:
         raise GrammarError(
-            "structured output needs xgrammar on the server: pip install 'tensorfold[grammar]'"
+            "structured output needs xgrammar on the server: pip install 'xgrammar>=0.2'"
         ) from None
