@@ -4,12 +4,11 @@ It draws as the target does: with a reply's own settings and with the noise of i
 position, so that the two agree more often than two independent draws would.
 """
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from tensorfold.engine.drafts.stepped import SteppedSource
+from tensorfold.engine.drafts.stepped import SteppedSource, Unread
 from tensorfold.engine.reply import Reply
 from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.packed import Span
@@ -20,18 +19,12 @@ class ModelSource(SteppedSource):
     """A draft model as a draft source. A row of it is a token of the reply."""
 
     name = "the draft model"
-    takes_hidden = False
 
     def __init__(self, step: StepFunction, vocab_size: int):
         """`step` runs the draft model and has the shape of the target's state; `vocab_size` is the
         target's."""
-        super().__init__(step)
-        self._vocab_size = min(vocab_size, step.model.spec.vocab_size)
+        super().__init__(step, min(vocab_size, step.model.spec.vocab_size))
         self._context = min(step.model.spec.context, step.shape.context)
-        self.run([Span(0, 0, [0], 1)])
-        started = time.perf_counter()
-        self.run([Span(0, 0, [0], 1)])
-        self.took(time.perf_counter() - started)
 
     def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
         """See `DraftSource`."""
@@ -52,7 +45,7 @@ class ModelSource(SteppedSource):
                 ends.append((reading, end))
                 room -= rows
         if spans:
-            self.run(spans)
+            self.run(spans, [None] * len(spans))
         for reading, end in ends:
             reading.filled = end
 
@@ -64,32 +57,10 @@ class ModelSource(SteppedSource):
             return []
         return reading.chances(most)
 
-    def propose(self, wanted: Sequence[tuple[Reply, int]]) -> list[list[int]]:
-        """See `DraftSource`. A reply for which a step has no room gets none."""
-        started, turns, room = time.perf_counter(), 0, self.step.buckets[-1]
-        spans: dict[Reply, Span] = {}
-        for reply, _ in wanted:
-            reading = self.readings[reply]
-            reading.drafts = []
-            tokens = reply.known[reading.filled :]
-            if len(tokens) <= room:
-                room -= len(tokens)
-                spans[reply] = Span(reply.lane, reading.filled, tokens, 1)
-                reading.filled = len(reply.known)
-        widths = dict(wanted)
-        while spans:
-            turns += 1
-            asked, spans = spans, {}
-            drawn = self.run(list(asked.values()))
-            for (reply, span), token in zip(asked.items(), drawn, strict=True):
-                if 0 <= token < self._vocab_size:
-                    drafts = self.readings[reply].drafts
-                    drafts.append(token)
-                    if len(drafts) < widths[reply]:
-                        position = span.position + len(span.tokens)
-                        spans[reply] = Span(reply.lane, position, [token], 1)
-        self.took((time.perf_counter() - started) / max(turns, 1))
-        return [self.readings[reply].drafts for reply in widths]
+    def unread(self, reply: Reply) -> Unread:
+        """What the draft model has not read."""
+        filled = self.readings[reply].filled
+        return Span(reply.lane, filled, reply.known[filled:], 1), None
 
     def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
         """See `DraftSource`."""
@@ -105,4 +76,4 @@ class ModelSource(SteppedSource):
         reading = self.readings[reply]
         end = reading.filled + rows
         room = min(self._context, len(reading.pages) * PAGE)
-        return end <= room and max(reply.known[reading.filled :]) < self._vocab_size
+        return end <= room and max(reply.known[reading.filled :]) < self.vocab_size

@@ -1,6 +1,8 @@
 """What draft sources that run a step function of their own share."""
 
 import logging
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -33,6 +35,10 @@ _DEPTHS = 4
 """Drafts whose chances are counted apart; those after the last of them count as it does."""
 
 
+Unread = tuple[Span, np.ndarray | None]
+"""Rows of a reply, the last of them drawn, and the hidden vectors that they come with."""
+
+
 @dataclass
 class Reading:
     """How far a source has read a reply: its first `filled` rows, on these pages."""
@@ -59,16 +65,19 @@ class Reading:
         return [self.rates[min(depth, _DEPTHS - 1)] for depth in range(most)]
 
 
-class SteppedSource:
-    """Readings of replies by a step function.
+class SteppedSource(ABC):
+    """Readings of replies by a step function, and the drafts that it draws.
 
     Its state has the target's lanes and pages and is read and written by the target's block tables,
     so it shares pages among replies and keeps prefixes just as the target does.
     """
 
-    def __init__(self, step: StepFunction):
-        """`step` has the shape of the target's state."""
+    def __init__(self, step: StepFunction, vocab_size: int):
+        """`step` has the shape of the target's state; drafts are tokens below `vocab_size`."""
         self.step = step
+        self.vocab_size = vocab_size
+        self.takes_hidden = step.width > 0
+        """See `DraftSource`."""
         self.readings: dict[Reply, Reading] = {}
         self.behind = min(_BEHIND, step.buckets[-1] // 2)
         self.seconds = 0.0
@@ -77,6 +86,46 @@ class SteppedSource:
         self._settings = np.zeros((step.shape.lanes, SETTINGS), np.int32)
         self._read: WeakSet[Node] = WeakSet()
         """Shared pages whose rows the step function has run as well."""
+        self._time_step()
+
+    @abstractmethod
+    def unread(self, reply: Reply) -> Unread:
+        """The rows that the next draft needs."""
+
+    def propose(self, wanted: Sequence[tuple[Reply, int]]) -> list[list[int]]:
+        """See `DraftSource`. A reply for which a step has no room gets none."""
+        started, turns, room = time.perf_counter(), 0, self.step.buckets[-1]
+        widths = dict(wanted)
+        asked: dict[Reply, Unread] = {}
+        for reply in widths:
+            self.readings[reply].drafts = []
+            rows = self.unread(reply)
+            if len(rows[0].tokens) <= room:
+                room -= len(rows[0].tokens)
+                asked[reply] = rows
+                self.readings[reply].filled += len(rows[0].tokens)
+                self.readings[reply].hidden = []
+        while asked:
+            turns += 1
+            asked = self._draw(asked, widths)
+        self._took((time.perf_counter() - started) / max(turns, 1))
+        return [self.readings[reply].drafts for reply in widths]
+
+    def _draw(self, asked: dict[Reply, Unread], widths: dict[Reply, int]) -> dict[Reply, Unread]:
+        """Draw a draft for each; the rows of those that get another one."""
+        drawn = self.run([span for span, _ in asked.values()], [h for _, h in asked.values()])
+        following: dict[Reply, Unread] = {}
+        end = 0
+        for (reply, (span, _)), token in zip(asked.items(), drawn, strict=True):
+            end += len(span.tokens)
+            if 0 <= token < self.vocab_size:
+                drafts = self.readings[reply].drafts
+                drafts.append(token)
+                if len(drafts) < widths[reply]:
+                    position = span.position + len(span.tokens)
+                    hidden = self.step.hidden()[end - 1 : end] if self.takes_hidden else None
+                    following[reply] = Span(reply.lane, position, [token], 1), hidden
+        return following
 
     def sync(self, reply: Reply) -> Reading:
         """Take note of the reply's lane and pages as they are now."""
@@ -115,11 +164,12 @@ class SteppedSource:
         """See `DraftSource`."""
         self.readings.pop(reply, None)
 
-    def run(self, spans: Sequence[Span], hidden: Sequence[np.ndarray] | None = None) -> list[int]:
+    def run(self, spans: Sequence[Span], hidden: Sequence[np.ndarray | None]) -> list[int]:
         """Run a step; the drawn tokens, NO_TOKEN for each if it failed: drafts are then poor for a
-        while. `hidden` [rows, D]: of each span's rows, for next-token layers."""
+        while. `hidden` [rows, D] of each span's rows, where the step function takes them."""
+        given = [each for each in hidden if each is not None] if self.takes_hidden else None
         try:
-            answers = self.step.run(spans, self._table, self._settings, hidden=hidden)
+            answers = self.step.run(spans, self._table, self._settings, hidden=given)
         except Exception:
             _log.exception("a step of a draft source failed")
             self.step.reset()
@@ -127,7 +177,15 @@ class SteppedSource:
             return [NO_TOKEN] * sum(span.draws for span in spans)
         return [token for answer in answers for token in answer.tokens]
 
-    def took(self, seconds: float) -> None:
+    def _time_step(self) -> None:
+        """Learn what a draft costs from a step, the second one."""
+        nothing = [np.zeros((1, self.step.width), np.float32)]
+        self.run([Span(0, 0, [0], 1)], nothing)
+        started = time.perf_counter()
+        self.run([Span(0, 0, [0], 1)], nothing)
+        self._took(time.perf_counter() - started)
+
+    def _took(self, seconds: float) -> None:
         """A draft of every reply in a step took this long."""
         self.seconds += (_SMOOTH if self.seconds else 1.0) * (seconds - self.seconds)
 
