@@ -77,17 +77,13 @@ TF_AVX512 __attribute__((noinline)) void MixOf(const Tile& tile, const float* v_
 }
 
 struct KernelAvx512 {
-  TF_AVX512 static void Scores(const Tile& tile, size_t count, const float* k_page) {
-    count == 1   ? ScoresOf<1>(tile, k_page)
-    : count == 2 ? ScoresOf<2>(tile, k_page)
-    : count == 3 ? ScoresOf<3>(tile, k_page)
-                 : ScoresOf<4>(tile, k_page);
+  template <int kQ>
+  TF_AVX512 static void Scores(const Tile& tile, const float* k_page) {
+    ScoresOf<kQ>(tile, k_page);
   }
-  TF_AVX512 static void Mix(const Tile& tile, size_t count, const float* v_page) {
-    count == 1   ? MixOf<1>(tile, v_page)
-    : count == 2 ? MixOf<2>(tile, v_page)
-    : count == 3 ? MixOf<3>(tile, v_page)
-                 : MixOf<4>(tile, v_page);
+  template <int kQ>
+  TF_AVX512 static void Mix(const Tile& tile, const float* v_page) {
+    MixOf<kQ>(tile, v_page);
   }
 };
 

@@ -77,8 +77,24 @@ TF_INLINE void Tiles(const Attention& a, const Unit& unit, int64_t page, float* 
   }
 }
 
-// A kernel's Scores(tile, queries, k_page) writes the scores of the positions that are seen, and of
-// some beside them, to the tile's weights; its Mix(tile, queries, v_page) adds up the values. All
+template <class Kernel>
+TF_AVX2 void Scores(const Tile& tile, size_t queries, const float* k_page) {
+  queries == 1   ? Kernel::template Scores<1>(tile, k_page)
+  : queries == 2 ? Kernel::template Scores<2>(tile, k_page)
+  : queries == 3 ? Kernel::template Scores<3>(tile, k_page)
+                 : Kernel::template Scores<4>(tile, k_page);
+}
+
+template <class Kernel>
+TF_AVX2 void Mix(const Tile& tile, size_t queries, const float* v_page) {
+  queries == 1   ? Kernel::template Mix<1>(tile, v_page)
+  : queries == 2 ? Kernel::template Mix<2>(tile, v_page)
+  : queries == 3 ? Kernel::template Mix<3>(tile, v_page)
+                 : Kernel::template Mix<4>(tile, v_page);
+}
+
+// A kernel's Scores<queries>(tile, k_page) writes the scores of the positions that are seen, and of
+// some beside them, to the tile's weights; its Mix<queries>(tile, v_page) adds up the values. All
 // keys before all values: one of them fits the first-level cache, both do not.
 template <class Kernel>
 TF_AVX2 void Page(const Attention& a, const Unit& unit, int64_t page, float* partials) {
@@ -86,13 +102,13 @@ TF_AVX2 void Page(const Attention& a, const Unit& unit, int64_t page, float* par
   const float* k_page = a.k_pages + at;
   const float* v_page = a.v_pages + at;
   Tiles(a, unit, page, partials, [k_page](const Tile& tile, size_t count) {
-    Kernel::Scores(tile, count, k_page);
+    Scores<Kernel>(tile, count, k_page);
   });
   Tiles(a, unit, page, partials, [v_page](const Tile& tile, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       Weights(tile.begin, tile.end, tile.partials + i * tile.partial_size);
     }
-    Kernel::Mix(tile, count, v_page);
+    Mix<Kernel>(tile, count, v_page);
   });
 }
 
