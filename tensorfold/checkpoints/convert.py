@@ -7,16 +7,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .converted import ABOUT, QUANTISED, VERSION, Place, checksum, part_folder
 from .hub import ignore_progress
-from .interface import Checkpoint, CheckpointError, Progress, Quantised, Tensor
+from .interface import FLOATS, Checkpoint, CheckpointError, Progress, Quantised, Tensor
 from .quantise import quantise
 from .tokenizer import TextTokenizer
 
 _PART_BYTES = 2**30
 """A part is written when it has so many: no more of a checkpoint is in memory at once."""
 
-_FLOATS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_FORMATS = {np.dtype(kind): name for name, kind in FLOATS.items()}
 
 _ROUTERS = (".gate.weight", ".shared_expert_gate.weight")
 """Small matrices that choose experts: rounding them saves nothing and changes the choice."""
@@ -97,7 +99,7 @@ def _write_tensors(
             size += sum(array.nbytes for array in arrays.values())
         else:
             # What a folder stores as FP8 or FP4 has come as floats.
-            form = _FLOATS.get(tensor.dtype.name, form)
+            form = _FORMATS.get(tensor.dtype, form)
             place = Place(number, checksum([tensor]), tensor.shape, form)
             part[name] = tensor
             size += tensor.nbytes

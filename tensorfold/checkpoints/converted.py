@@ -9,22 +9,21 @@ weights/0, 1, ...    an Orbax checkpoint each, of about a GiB: {tensor: array}, 
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from .folder import read_json
 from .folder_tokenizer import read_pipeline
 from .interface import (
+    Checkpoint,
     CheckpointError,
     GenerationDefaults,
     Quantised,
     Tensor,
     TensorInfo,
-    Tokenizer,
     WeightsFile,
 )
 from .tokenizer import TextTokenizer
@@ -71,18 +70,8 @@ def part_folder(folder: Path, part: int) -> Path:
     return folder.absolute() / "weights" / str(part)
 
 
-class ConvertedCheckpoint:
+class ConvertedCheckpoint(Checkpoint):
     """A `Checkpoint` in a folder of `tensorfold convert`. Weights are read one tensor at a time."""
-
-    name: str
-    config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
-    tokenizer: Tokenizer
-    chat_template: str | None
-    special_tokens: Mapping[str, str]
-    end_ids: frozenset[int]
-    generation: GenerationDefaults
-    files: tuple[WeightsFile, ...]
 
     def __init__(self, folder: Path):
         """Open `folder`.

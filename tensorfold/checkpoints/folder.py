@@ -7,22 +7,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from . import folder_quantised
 from .folder_tokenizer import open_tokenizer, read_special_tokens
 from .interface import (
+    FLOATS,
+    Checkpoint,
     CheckpointError,
     GenerationDefaults,
     Tensor,
     TensorInfo,
-    Tokenizer,
     WeightsFile,
 )
-
-_FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 _BYTES = ("F8_E4M3", "F8_E8M0")
 """Formats that safetensors has no NumPy type for."""
@@ -94,8 +92,8 @@ class _Shard:
     def read(self, name: str) -> np.ndarray:
         """A tensor of floats."""
         info = self.infos[name]
-        if info.format not in _FLOATS:
-            known = ", ".join(_FLOATS)
+        if info.format not in FLOATS:
+            known = ", ".join(FLOATS)
             raise CheckpointError(
                 f"{self._path}: tensor {name!r} is {info.format}, which is not supported "
                 f"(known: {known})"
@@ -182,18 +180,8 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-class FolderCheckpoint:
+class FolderCheckpoint(Checkpoint):
     """A `Checkpoint` in a Hugging Face folder. Weights are read one tensor at a time."""
-
-    name: str
-    config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
-    tokenizer: Tokenizer
-    chat_template: str | None
-    special_tokens: Mapping[str, str]
-    end_ids: frozenset[int]
-    generation: GenerationDefaults
-    files: tuple[WeightsFile, ...]
 
     def __init__(self, folder: Path):
         """Open `folder`.

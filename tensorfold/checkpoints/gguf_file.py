@@ -1,11 +1,8 @@
 """A checkpoint in a GGUF file, or in the numbered parts of one."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from . import gguf_blocks
@@ -14,16 +11,15 @@ from .gguf_header import GgufHeader, GgufTensor, read_header
 from .gguf_names import ROPE_FACTORS, hugging_face_name
 from .gguf_tokenizer import build_tokenizer, special_tokens
 from .interface import (
+    FLOATS,
+    Checkpoint,
     CheckpointError,
     GenerationDefaults,
     Tensor,
     TensorInfo,
-    Tokenizer,
     WeightsFile,
 )
 from .joining import take_rows
-
-_FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 
@@ -42,10 +38,10 @@ def _part_paths(path: Path) -> tuple[str, list[Path]]:
 
 
 def _check_type(tensor: GgufTensor) -> None:
-    if tensor.format in _FLOATS:
+    if tensor.format in FLOATS:
         return
     if tensor.format not in gguf_blocks.FORMATS:
-        known = ", ".join([*_FLOATS, *gguf_blocks.FORMATS])
+        known = ", ".join([*FLOATS, *gguf_blocks.FORMATS])
         raise CheckpointError(
             f"tensor {tensor.name!r} is {tensor.format}, which is not supported (known: {known})"
         )
@@ -82,23 +78,13 @@ def _pair_order(rows: int, heads: int) -> np.ndarray:
 
 
 def _decode(tensor: GgufTensor) -> Tensor:
-    if tensor.format in _FLOATS:
-        return tensor.data.view(_FLOATS[tensor.format]).reshape(tensor.shape)
+    if tensor.format in FLOATS:
+        return tensor.data.view(FLOATS[tensor.format]).reshape(tensor.shape)
     return gguf_blocks.unpack(tensor.data.reshape(tensor.shape[0], -1), tensor.format)
 
 
-class GgufCheckpoint:
+class GgufCheckpoint(Checkpoint):
     """A `Checkpoint` in GGUF. Float tensors are read-only views of the mapped file."""
-
-    name: str
-    config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
-    tokenizer: Tokenizer
-    chat_template: str | None
-    special_tokens: Mapping[str, str]
-    end_ids: frozenset[int]
-    generation: GenerationDefaults
-    files: tuple[WeightsFile, ...]
 
     def __init__(self, path: Path):
         """Open `path`, or all parts if it is one of a split file.

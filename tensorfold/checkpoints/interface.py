@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 
 
@@ -44,6 +45,9 @@ class Quantised:
         values = groups * self.scale[..., None] + self.offset[..., None]
         return np.ascontiguousarray(values.reshape(rows, columns))
 
+
+FLOATS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+"""What arrays are of, by the names that `TensorInfo` has for them."""
 
 Tensor = Quantised | np.ndarray
 """A tensor as its file holds it: float32, float16 or ml_dtypes.bfloat16 arrays, or `Quantised`."""
