@@ -144,7 +144,10 @@ class PagePool:
     def next_shared(self, holding: Holding, tokens: Sequence[int]) -> bool:
         """Go on to a page that somebody computed meanwhile: the next 64 of `tokens`, which start
         where the shared pages end, if any token stands after them. A page of the reply's own that
-        was to become this one is given back."""
+        was to become this one is given back. Where lanes have state of their own, which does not go
+        on by itself, nobody does."""
+        if self.snapshots is not None:
+            return False
         node = holding.path[-1].child(tuple(tokens[:PAGE])) if len(tokens) > PAGE else None
         if node is None or len(holding.own) > 1:
             return False
@@ -161,7 +164,7 @@ class PagePool:
         """The page that has most rows of `tokens`, which start where the shared pages end, and how
         many; the last token is left to be run."""
         node, shared = holding.path[-1].closest(tokens[: min(PAGE, len(tokens) - 1)])
-        if node is None:
+        if node is None or self.snapshots is not None:
             return -1, 0
         node.used = self._next_tick()
         self._push(node)
@@ -201,7 +204,8 @@ class PagePool:
         self._give_back_reserved(holding, holding.reserved)
         tick = self._next_tick()
         own, parent = holding.own, holding.path[-1]
-        if rest and own and self.shares and parent.closest(rest)[1] < len(rest):
+        keeps_rest = self.shares and self.snapshots is None
+        if rest and own and keeps_rest and parent.closest(rest)[1] < len(rest):
             node = self._add(parent, own.pop(0), rest)
             node.used = tick
             self._kept += 1

@@ -106,7 +106,7 @@ class Scheduler:
         self._keep_state(reply)
         first = reply.holding.shared_tokens
         rest = tuple(reply.known[first : min(reply.filled, first + PAGE)])
-        self.pool.release(reply.holding, rest if self.pool.snapshots is None else ())
+        self.pool.release(reply.holding, rest)
         self.running.remove(reply)
         self._free_lanes.append(reply.lane)
         reply.lane, reply.holding = -1, None
@@ -192,7 +192,7 @@ class Scheduler:
         """Go on over the pages that others have computed by now."""
         holding = reply.holding
         assert holding is not None
-        if _reads_whole(reply) or self.pool.snapshots is not None:
+        if _reads_whole(reply):
             return
         while True:
             first = holding.shared_tokens
@@ -204,7 +204,7 @@ class Scheduler:
         """Take over the rows that a page of another sequence has of this one."""
         holding = reply.holding
         assert holding is not None
-        if holding.own or _reads_whole(reply) or self.pool.snapshots is not None:
+        if holding.own or _reads_whole(reply):
             return
         rest = reply.known[reply.filled : reply.filled + PAGE + 1]
         source, rows = self.pool.closest_rows(holding, rest)

@@ -125,9 +125,7 @@ def make_pool(step: StepFunction, pages: int | None = None) -> PagePool:
     """The pages of a step function's state, and the slots for lanes' own state if there is such;
     `pages` of them if not all."""
     shape = step.shape
-    return PagePool(
-        pages or shape.pages, shape.kept, None if step.model.spec.paged else shape.snapshots
-    )
+    return PagePool(pages or shape.pages, shape.kept, None if step.paged else shape.snapshots)
 
 
 def time_steps(step: StepFunction, times: StepTimes) -> None:

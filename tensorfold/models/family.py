@@ -170,12 +170,6 @@ class Spec:
     next_token: NextToken | None = None
     otherwise: "Spec | None" = None
 
-    @property
-    def paged(self) -> bool:
-        """Whether pages are all that a sequence needs to go on. If not, a lane holds state of its
-        own, and a reply must begin at position 0 of its lane or at a snapshot of another's."""
-        return state_bytes(self.state)[1] == 0
-
 
 @dataclass(frozen=True)
 class Family:

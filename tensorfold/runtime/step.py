@@ -80,7 +80,8 @@ class StepFunction:
         following = model.spec.next_token if next_token else None
         self._layers = following.state if following else model.spec.state
         self.paged = state_bytes(self._layers)[1] == 0
-        """Whether pages are all that it keeps."""
+        """Whether pages are all that a sequence needs to go on. If not, a lane holds state of its
+        own, and a reply must begin at position 0 of its lane or at a snapshot of another's."""
         self.width = following.width if following else 0
         """Of the hidden vectors that rows come with; 0: they come without."""
         self.shape = shape
