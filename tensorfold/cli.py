@@ -297,7 +297,8 @@ def _bench(options: argparse.Namespace) -> int:
     checkpoint = _open(options.model)
     loads = [Load(streams, options.prompt, options.tokens) for streams in options.streams]
     context = max(load.context for load in loads)
-    step, _ = _step_functions(checkpoint, None, lanes=max(options.streams), context=context)
+    lanes = max(options.streams)
+    step, _ = _step_functions(checkpoint, None, lanes=lanes, context=context, drafts=False)
     seconds = time.perf_counter() - started
     with _console.status("measuring") as status:
         report = measure(
@@ -329,10 +330,11 @@ def _step_functions(
     lanes: int,
     context: int | None,
     prompt_cache_gib: float | None = None,
+    drafts: bool = True,
 ) -> "tuple[StepFunction, DraftSteps]":
-    """Of the model, and of what drafts for it."""
+    """Of the model, and of what drafts for it if `drafts` are wanted."""
     from tensorfold.checkpoints.hub import home
-    from tensorfold.engine.drafts.steps import load_draft_model, open_draft_steps
+    from tensorfold.engine.drafts.steps import DraftSteps, load_draft_model, open_draft_steps
     from tensorfold.engine.start import open_step_function
     from tensorfold.runtime.compilation import keep_compiled_programs
     from tensorfold.runtime.kept import KeptFiles
@@ -340,7 +342,9 @@ def _step_functions(
     keep_compiled_programs(home() / "compiled")
     kept = KeptFiles(home() / "kept")
     with _progress() as progress:
-        draft_model = load_draft_model(draft, checkpoint, progress, kept) if draft else None
+        draft_model = (
+            load_draft_model(draft, checkpoint, progress, kept) if draft and drafts else None
+        )
         step = open_step_function(
             checkpoint,
             lanes=lanes,
@@ -350,8 +354,9 @@ def _step_functions(
             progress=progress,
             kept=kept,
         )
-        draft_steps = open_draft_steps(step, draft_model, progress, kept)
-    return step, draft_steps
+        if not drafts:
+            return step, DraftSteps()
+        return step, open_draft_steps(step, draft_model, progress, kept)
 
 
 def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[ThreadEngine, App]":
@@ -373,6 +378,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     controls = {tokenizer.token_text(token) for token in tokenizer.control_ids}
     tool_format = choose_format(options.tool_format, source or "", controls)
     draft = _open(options.draft_model) if options.draft_model else None
+    drafts = not options.no_drafts
     with ThreadPoolExecutor(1) as aside:
         opening = aside.submit(
             _step_functions,
@@ -381,6 +387,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
             lanes=options.parallel,
             context=options.context,
             prompt_cache_gib=options.prompt_cache_gib,
+            drafts=drafts,
         )
         # Meanwhile, as it takes a while: a warm start is made of imports and of reading files.
         import tensorfold.serving.server  # noqa: F401
@@ -390,7 +397,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         step, draft_steps = opening.result()
     engine = start_engine(
         step,
-        drafts=not options.no_drafts,
+        drafts=drafts,
         draft_steps=draft_steps,
         decode_share=options.decode_share,
         queue=options.max_queue,
@@ -422,7 +429,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         request_timeout=options.request_timeout,
     )
     limits = engine.limits
-    drafting = f", {draft.name} drafts where that pays" if draft else ""
+    drafting = f", {draft.name} drafts where that pays" if draft and drafts else ""
     _say(
         f"{service.name} on {device.platform}, {describe()}: {limits.lanes} replies at once, "
         f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens{drafting}"
