@@ -374,7 +374,9 @@ def test_figures_count_what_was_done() -> None:
 
 
 @pytest.mark.parametrize("lies", [False, True])
-def test_a_reply_under_rules_is_drawn_again_and_compared(lies: bool) -> None:
+def test_a_reply_under_rules_is_drawn_again_and_compared(
+    lies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It yields; its tokens so far are drawn once more under the rules that they had."""
     shape = StateShape(1, 640, 20)
     toy = ToyRunner(shape)
@@ -396,7 +398,7 @@ def test_a_reply_under_rules_is_drawn_again_and_compared(lies: bool) -> None:
             found = [replace(each, token=(each.token + 1) % BROKEN) for each in found]
         return found
 
-    toy.draw = draw  # type: ignore[method-assign]
+    monkeypatch.setattr(toy, "draw", draw)
     other, beside = queue(ask("ahead", (1, 2, 3), 4))
     worker.add(other)
     while not worker.idle:

@@ -76,9 +76,9 @@ def engine() -> Iterator[ThreadEngine]:
 
 def client_of(engine: ThreadEngine, feature: str) -> Client:
     if feature != "a thinking budget":
-        return Client(engine)  # type: ignore[arg-type]
+        return Client(engine)
     chat = ChatEncoder(ChatTemplate(OPENS, {}), ByteTokenizer())
-    return Client(engine, chat=chat)  # type: ignore[arg-type]
+    return Client(engine, chat=chat)
 
 
 def told(choice: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def reads(step: StepFunction, monkeypatch: pytest.MonkeyPatch) -> list[Span]:
 
     def noted(asked: Sequence[Span], *rest: object, **named: object) -> object:
         spans.extend(asked)
-        return run_step(asked, *rest, **named)  # type: ignore[arg-type]
+        return run_step(asked, *rest, **named)
 
     monkeypatch.setattr(step, "run", noted)
     return spans
@@ -157,7 +157,7 @@ def test_a_step_that_fails_costs_drafts_only(
     def failing(*arguments: object, **named: object) -> object:
         if next(calls) == 3:
             raise RuntimeError("the draft model broke")
-        return run_step(*arguments, **named)  # type: ignore[arg-type]
+        return run_step(*arguments, **named)
 
     monkeypatch.setattr(step, "run", failing)
     asked = requests(GREEDY, [5, 70])
