@@ -19,9 +19,8 @@ def quantise(matrix: np.ndarray, bits: int, group: int) -> Quantised:
         raise ValueError("a value is not finite")
     levels = 2**bits - 1
     least, most = values.min(axis=2), values.max(axis=2)
-    offset, scale = _cover(least, most, levels, np.float16)
-    if not (np.isfinite(offset).all() and np.isfinite(scale).all()):
-        offset, scale = _cover(least, most, levels, np.float32)
+    halves = np.abs(values).max(initial=0) <= np.finfo(np.float16).max
+    offset, scale = _cover(least, most, levels, np.float16 if halves else np.float32)
     steps = (values - offset[..., None]) / np.where(scale > 0, scale, 1)[..., None]
     codes = np.clip(np.rint(steps), 0, levels).astype(np.uint8).reshape(rows, columns)
     if bits == 4:
@@ -34,11 +33,11 @@ def _cover(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(offset, scale), float32 with values of `kind`, rounded outwards: `levels` steps up from
     `offset` reach from `least` to `most`."""
-    with np.errstate(over="ignore"):
-        offset = least.astype(kind)
+    offset = least.astype(kind)
+    with np.errstate(over="ignore"):  # what is next to the least half is computed, not taken
         offset = np.where(offset > least, np.nextafter(offset, kind(-np.inf)), offset)
-        offset = offset.astype(np.float32)
-        exact = (most - offset) / np.float32(levels)
-        scale = exact.astype(kind)
-        scale = np.where(scale < exact, np.nextafter(scale, kind(np.inf)), scale)
+    offset = offset.astype(np.float32)
+    exact = (most - offset) / np.float32(levels)
+    scale = exact.astype(kind)
+    scale = np.where(scale < exact, np.nextafter(scale, kind(np.inf)), scale)
     return offset, scale.astype(np.float32)

@@ -228,6 +228,13 @@ def test_within_half_a_step(seed: int, bits: int, exponent: int, constant: bool)
     assert (coded.scale <= spread * 1.01 + least).all()
 
 
+@pytest.mark.parametrize("least", [65504.0, 65520.0, 200_000.0, -65504.0, -65536.0, -3e6])
+def test_groups_beyond_what_a_half_holds(least: float) -> None:
+    matrix = (least + np.arange(32, dtype=np.float32))[None]
+    coded = quantise(matrix, 8, 32)
+    assert np.abs(coded.dequantise() - matrix).max() <= 0.5
+
+
 def test_scales_are_halves_where_they_fit() -> None:
     coded = quantise(np.random.default_rng(0).normal(size=(8, 64)), 4, 32)
     for array in (coded.scale, coded.offset):
