@@ -17,15 +17,16 @@ class Rules:
         self._sampling = request.sampling
         self._penalties = Penalties(request, vocab_size) if _has_penalties(request) else None
         self._constraint = request.constraint() if request.constraint else None
+        self.masks_only = not (self._penalties or _asks(request))
+        """Whether masks are all, so that rows are drawn where they are computed."""
         self._drawn = 0
         self._no_end = ~mask_of(request.end_ids, vocab_size)
 
     @staticmethod
     def needed(request: Request) -> bool:
         """Whether a request takes more than sampling settings."""
-        asks = request.logprobs is not None or request.prompt_logprobs is not None
         masks = request.constraint is not None or request.sampling.min_tokens > 0
-        return asks or masks or _has_penalties(request)
+        return _asks(request) or masks or _has_penalties(request)
 
     def anew(self) -> "Rules":
         """The same rules before the reply's first token."""
@@ -98,6 +99,11 @@ class Penalties:
     def _shift_of(self, token: int, count: int) -> np.float32:
         each, once = self._sampling.frequency_penalty, self._sampling.presence_penalty
         return np.float32(self._bias[token] - np.float32(each * count + once))
+
+
+def _asks(request: Request) -> bool:
+    """Whether log probabilities are asked for."""
+    return request.logprobs is not None or request.prompt_logprobs is not None
 
 
 def _has_penalties(request: Request) -> bool:

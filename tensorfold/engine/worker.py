@@ -212,8 +212,11 @@ class Worker:
         self.scheduler.make_room(reply, len(tokens))
         # Rows from the prompt's last on draw; those of a reply that runs again draw what they drew.
         quiet = max(0, reply.prompt_length - 1 - reply.filled)
-        draws = 0 if reply.rules else max(0, len(tokens) - quiet)
-        return Part(reply, Span(reply.lane, reply.filled, tokens, draws), drafts, rules)
+        draws = max(0, len(tokens) - quiet)
+        if reply.rules and not reply.rules.masks_only:
+            draws = 0  # `_draw_ruled` does.
+        masks = [row.mask for row in rules] if draws else ()
+        return Part(reply, Span(reply.lane, reply.filled, tokens, draws, masks), drafts, rules)
 
     def _run(self, parts: Sequence[Part]) -> list[list[Draw]]:
         """Run the step; what was drawn for each part."""
@@ -229,7 +232,7 @@ class Worker:
         )
         draws, start = [], 0
         for part, answer in zip(parts, answers, strict=True):
-            if part.reply.rules:
+            if part.reply.rules and not part.reply.rules.masks_only:
                 draws.append(self._draw_ruled(part, start))
             else:
                 pairs = zip(answer.tokens, answer.digests, strict=True)

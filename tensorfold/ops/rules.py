@@ -22,6 +22,11 @@ def apply_rules(
     token t is bit t % 32 of word t // 32, and a token whose bit is not set gets minus infinity.
     """
     scaled = jnp.where(logits > 0, logits / factor, rounded(logits * factor)) + shift
+    return apply_mask(scaled, mask)
+
+
+def apply_mask(logits: Float[Array, "D V"], mask: UInt32[Array, "D W"]) -> Float[Array, "D V"]:
+    """The logits with minus infinity where the mask (see `apply_rules`) has no bit."""
     bits = (mask[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
     allowed = bits.reshape(len(mask), -1)[:, : logits.shape[1]] == 1
-    return jnp.where(allowed, scaled, -jnp.inf)
+    return jnp.where(allowed, logits, -jnp.inf)

@@ -20,7 +20,7 @@ from tensorfold.ops.logprobs import Logprobs, logprobs
 from tensorfold.ops.rows import ROW_TILE
 from tensorfold.ops.rules import apply_rules
 from tensorfold.runtime.load import Leaves, LoadedModel
-from tensorfold.runtime.packed import SETTINGS, unpack_settings
+from tensorfold.runtime.packed import ALL, SETTINGS, unpack_settings
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Head:
             size: (
                 jax.device_put(np.ones((size, spec.vocab_size), np.float32)),
                 jax.device_put(np.zeros((size, spec.vocab_size), np.float32)),
-                jax.device_put(np.full((size, self._words), 2**32 - 1, np.uint32)),
+                jax.device_put(np.full((size, self._words), ALL)),
             )
             for size in self.sizes
         }
@@ -141,7 +141,7 @@ class Head:
             return neutral
         out = np.empty(neutral.shape, neutral.dtype)
         for row, part in zip(out, parts, strict=True):
-            row[:] = (1, 0, 2**32 - 1)[index] if part is None else part
+            row[:] = (1, 0, ALL)[index] if part is None else part
         return out
 
 

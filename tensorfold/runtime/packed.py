@@ -13,15 +13,21 @@ from tensorfold.ops.sample import Settings
 SETTINGS = 6
 """Words of a lane's settings: temperature, top_p, min_p, top_k, seed low, seed high."""
 
+ALL = np.uint32(2**32 - 1)
+"""A mask's word for 32 tokens that may all come."""
+
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive tokens of one lane, and how many of the last rows draw a token."""
+    """Consecutive tokens of one lane, how many of the last rows draw a token, and, for all of these
+    or for none, what each may draw: a mask, uint32 [ceil(V / 32)] (see ops/rules.py), or None for
+    anything."""
 
     lane: int
     position: int
     tokens: Sequence[int]
     draws: int
+    masks: Sequence[np.ndarray | None] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,19 @@ class Layout:
             row, draws = end, draws + span.draws
         packed[0] = draws
         packed[1 + 4 * self.rows :] = block_table.ravel()
+        return packed
+
+    def pack_masks(self, spans: Sequence[Span], words: int) -> np.ndarray | None:
+        """The mask of every drawn row, [R, words]; None if none of `spans` has one."""
+        if all(mask is None for span in spans for mask in span.masks):
+            return None
+        packed = np.full((self.rows, words), ALL)
+        row = 0
+        for span in spans:
+            for drawn, mask in enumerate(span.masks, row):
+                if mask is not None:
+                    packed[drawn] = mask
+            row += span.draws
         return packed
 
     def unpack(self, packed: Array) -> tuple[Rows, Array, Array]:

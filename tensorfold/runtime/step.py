@@ -19,12 +19,13 @@ from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
 from tensorfold.ops.rows import PAGE, ROW_TILE
+from tensorfold.ops.rules import apply_mask
 from tensorfold.runtime.build import build_key, key
 from tensorfold.runtime.compilation import keep_program, read_program, without_jax_cache
 from tensorfold.runtime.head import Head, HeadDrawn, HeadRow
 from tensorfold.runtime.kept import KeptFiles
 from tensorfold.runtime.load import Leaves, LoadedModel
-from tensorfold.runtime.packed import Layout, Span, unpack_settings
+from tensorfold.runtime.packed import ALL, Layout, Span, unpack_settings
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 256)
 """Rows that a step may have; a step takes the smallest that holds its rows."""
@@ -90,6 +91,10 @@ class StepFunction:
         """Where the programs that run are kept, if every one of them is."""
         self._programs: dict[int, Any] = {}
         self._head = Head(model)
+        self._words = -(-model.spec.vocab_size // 32)
+        self._unmasked = {
+            rows: jax.device_put(np.full((rows, self._words), ALL)) for rows in self.buckets
+        }
         self._copy_page: Any = None
         self._copy_lane: Any = None
         self._hidden: Array | None = None
@@ -185,12 +190,15 @@ class StepFunction:
         needed = sum(len(span.tokens) for span in spans)
         rows = bucket or next(bucket for bucket in self.buckets if bucket >= needed)
         packed = self._layout(rows).pack(spans, block_table)
+        masks = self._layout(rows).pack_masks(spans, self._words)
+        if masks is None:
+            masks = self._unmasked[rows]
         more = []
         if hidden is not None:
             more = [np.zeros((rows, self.width), np.float32)]
             np.concatenate(hidden, out=more[0][:needed])
         drawn, self._hidden, self._state = self._programs[rows](
-            self.model.leaves, self._state, packed, settings, *more
+            self.model.leaves, self._state, packed, settings, masks, *more
         )
         self._settings = settings
         tokens, digests = np.asarray(drawn)
@@ -230,15 +238,16 @@ class StepFunction:
         layout = self._layout(rows)
 
         def step(
-            leaves: Leaves, state: State, packed: Array, settings: Array, *hidden: Array
+            leaves: Leaves, state: State, *arguments: Array
         ) -> tuple[Array, Array, State]:
-            return _step(self.model, layout, leaves, state, packed, settings, *hidden)
+            return _step(self.model, layout, leaves, state, *arguments)
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
         settings = jax.ShapeDtypeStruct(layout.settings_shape, jnp.int32)
+        masks = jax.ShapeDtypeStruct((rows, self._words), jnp.uint32)
         hidden = [jax.ShapeDtypeStruct((rows, self.width), jnp.float32)] if self.width else []
         lowered = jax.jit(step, donate_argnums=1).lower(
-            self.model.leaves, self._state, packed, settings, *hidden
+            self.model.leaves, self._state, packed, settings, masks, *hidden
         )
         self._hidden_size = lowered.out_info[1].shape[1]
         return lowered
@@ -281,10 +290,12 @@ def _step(
     state: State,
     packed: Array,
     settings: Array,
+    masks: Array,
     before: Array | None = None,
 ) -> tuple[Array, Array, State]:
-    """(drawn [2, R] int32: tokens and digests of the drawn rows in order; every row's hidden vector
-    [R, D]; the written state). With hidden vectors from `before`, of the next-token layers."""
+    """(drawn [2, R] int32: tokens and digests of the drawn rows in order, drawn under `masks`
+    [R, W]; every row's hidden vector [R, D]; the written state). With hidden vectors from `before`,
+    of the next-token layers."""
     module = model.bind(leaves)
     rows, drawn, count = layout.unpack(packed)
     row_settings = unpack_settings(settings, rows.lane[drawn])
@@ -305,7 +316,9 @@ def _step(
             return lax.dynamic_slice_in_dim(x, start, size)
 
         logits = module.logits(hidden[cut(drawn)])
-        tokens = sample.draw(logits, jax.tree.map(cut, row_settings), cut(position), count - start)
+        mask = cut(masks)
+        allowed = lax.cond(jnp.all(mask == ALL), lambda: logits, lambda: apply_mask(logits, mask))
+        tokens = sample.draw(allowed, jax.tree.map(cut, row_settings), cut(position), count - start)
         block = jnp.stack([tokens, sample.digest(logits)])
         return lax.dynamic_update_slice(out, block, (0, start))
 

@@ -85,9 +85,10 @@ class ToyRunner:
 
     def _draw(self, span: Span, table: np.ndarray, settings: np.ndarray) -> Drawn:
         end = span.position + len(span.tokens)
+        lengths = range(end - span.draws + 1, end + 1)
         pairs = [
-            next_token(self._history(table, length), settings)
-            for length in range(end - span.draws + 1, end + 1)
+            next_token(self._history(table, length), settings, RowRules(mask=mask))
+            for length, mask in zip(lengths, span.masks or [None] * span.draws, strict=True)
         ]
         return Drawn(tuple(token for token, _ in pairs), tuple(digest for _, digest in pairs))
 
