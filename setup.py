@@ -14,11 +14,24 @@ SOURCES = (
     "matmul",
     "matmul_avx2",
     "matmul_avx512",
+    "matmul_int8_avx2",
+    "matmul_int8_vnni",
     "matmul_portable",
     "pool",
     "sample",
 )
-HEADERS = ("attention", "attention_tiles", "avx2", "avx512", "dispatch", "matmul", "pool", "sample")
+HEADERS = (
+    "attention",
+    "attention_tiles",
+    "avx2",
+    "avx512",
+    "dispatch",
+    "matmul",
+    "matmul_avx2",
+    "matmul_avx512",
+    "pool",
+    "sample",
+)
 FOLDER = "tensorfold/kernels_cpu/src"
 
 kernels = Extension(

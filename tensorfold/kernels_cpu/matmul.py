@@ -29,6 +29,7 @@ class PackedMatrix:
 
     data: [W] uint32, group after group of each panel's codes, scales and offsets, or its values
     format: "q4", "q8" or the floats' name; half_scales: scales and offsets are float16
+    int8: rows are rounded to int8, in blocks of up to 32 inputs, before they meet the codes
     """
 
     data: UInt32[Array, " W"]
@@ -36,6 +37,7 @@ class PackedMatrix:
     group: int = field(metadata={"static": True})
     half_scales: bool = field(metadata={"static": True})
     shape: tuple[int, int] = field(metadata={"static": True})
+    int8: bool = field(default=False, metadata={"static": True})
 
     @property
     def ndim(self) -> int:
@@ -94,6 +96,7 @@ def matmul(
         none if residual is None else residual,
         epsilon=np.float32(epsilon),
         gated=gated,
+        int8=weight.int8,
         **_attributes(weight),
     )
 
@@ -113,6 +116,11 @@ def take_part(stack: PackedMatrix, index: Int[Array, ""], parts: int) -> PackedM
     words = stack.data.shape[0] // parts
     data = jax.lax.dynamic_slice_in_dim(stack.data, index * words, words)
     return replace(stack, data=data, shape=(rows // parts, columns))
+
+
+def with_int8(weight: PackedMatrix) -> PackedMatrix:
+    """The matrix, if it is of codes, for rows in int8."""
+    return replace(weight, int8=weight.format in ("q4", "q8"))
 
 
 def _attributes(weight: PackedMatrix) -> dict[str, Any]:

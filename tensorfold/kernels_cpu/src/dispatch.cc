@@ -35,6 +35,15 @@ std::atomic<Level>& Chosen() {
 
 Level CurrentLevel() { return Chosen().load(std::memory_order_relaxed); }
 
+bool HasVnni() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512vnni");
+  return has;
+#else
+  return false;
+#endif
+}
+
 bool SetLevel(Level level) {
   if (level > BestLevel()) return false;
   Chosen().store(level, std::memory_order_relaxed);

@@ -27,21 +27,23 @@ const float* Optional(const Floats& buffer) {
 }
 
 Matrix MakeMatrix(int64_t format, int64_t outputs, int64_t inputs, int64_t group, bool half_scales,
-                  const Words& data) {
+                  const Words& data, bool int8 = false) {
   return Matrix{static_cast<Format>(format),
                 static_cast<size_t>(outputs),
                 static_cast<size_t>(inputs),
                 static_cast<size_t>(group),
                 half_scales,
-                reinterpret_cast<const unsigned char*>(data.typed_data())};
+                reinterpret_cast<const unsigned char*>(data.typed_data()),
+                int8};
 }
 
 ffi::Error MatMulCall(Floats x, Words data, Floats norm, Floats bias, Floats residual,
                       ffi::Result<Floats> y, int64_t format, int64_t group, bool half_scales,
-                      float epsilon, bool gated) {
+                      bool int8, float epsilon, bool gated) {
   const auto x_shape = x.dimensions();
   const int64_t inputs = gated ? x_shape[1] / 2 : x_shape[1];
-  const Matrix matrix = MakeMatrix(format, y->dimensions()[1], inputs, group, half_scales, data);
+  const Matrix matrix = MakeMatrix(format, y->dimensions()[1], inputs, group, half_scales, data,
+                                   int8);
   const Around around{Optional(norm), epsilon, gated, Optional(bias), Optional(residual)};
   MatMul(matrix, around, x.typed_data(), x_shape[0], y->typed_data());
   return ffi::Error::Success();
@@ -136,6 +138,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldMatMul, tensorfold::MatMulCall,
                                   .Attr<int64_t>("format")
                                   .Attr<int64_t>("group")
                                   .Attr<bool>("half_scales")
+                                  .Attr<bool>("int8")
                                   .Attr<float>("epsilon")
                                   .Attr<bool>("gated"));
 
@@ -189,7 +192,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 3; }
+int TensorfoldVersion() { return 4; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace tensorfold {
 
@@ -27,6 +28,7 @@ struct Matrix {
   size_t outputs, inputs, group;
   bool half_scales;
   const unsigned char* data;
+  bool int8 = false;  // Rows are rounded to int8 before they are multiplied by codes.
 
   size_t tiles() const { return (outputs + kTile - 1) / kTile; }
   size_t panels() const { return (tiles() + kPanelTiles - 1) / kPanelTiles; }
@@ -36,6 +38,13 @@ struct Matrix {
   }
   const unsigned char* panel(size_t p) const { return data + p * kPanelTiles * tile_bytes(); }
   size_t groups() const { return inputs / group; }
+  // Inputs that share a scale in a row of int8: the most, up to 32, that fill groups.
+  size_t block() const {
+    for (const size_t size : std::initializer_list<size_t>{32, 24, 16}) {
+      if (group % size == 0) return size;
+    }
+    return 8;
+  }
   // Codes in a 32-bit word; 0 for the dense formats.
   size_t codes_per_word() const {
     return format == Format::kQ4 ? 8 : format == Format::kQ8 ? 4 : 0;
@@ -66,6 +75,11 @@ struct Around {
 // inputs runs in order with fused multiply-adds; then total = group sum * scale + total, and
 // total = group sum of x * offset + total. Dense formats are one group without the last step. Sums
 // along x (of squares, of groups) run in 8 lanes that meet in one fixed tree.
+//
+// With int8, before(x) becomes, block by block, scale = max |x| / 127 and codes = x * (127 / max),
+// rounded to the nearest, ties to even. A block's sum is one of integers, which has no order; then
+// total = (block sum * block scale) * scale + total, and after a group's last block
+// total = group sum of what the codes stand for * offset + total.
 void MatMul(const Matrix& matrix, const Around& around, const float* x, size_t rows, float* y);
 
 // y [rows, inputs]: the matrix's rows at `index`, dequantised. Indices out of range give zeros.
@@ -87,6 +101,16 @@ struct Prepared {
   size_t rows;
 };
 
+// Rows in int8, in blocks as above. A word is 4 codes of one row, lowest bits first, as it meets
+// those of a matrix: for kQ8 4 inputs side by side; for kQ4, of every 8, first those at even places
+// and then the others.
+struct PreparedInt8 {
+  const int32_t* codes;  // [inputs / 4, rows of the block]
+  const float* scales;   // [inputs / block, rows of the block]
+  const float* sums;     // [groups, rows of the block]
+  size_t rows;
+};
+
 // The two kernels of an instruction set. Prepare makes the rows of one block ready; panel computes
 // all rows of one panel.
 struct MatMulKernels {
@@ -94,6 +118,20 @@ struct MatMulKernels {
                   float* sums);
   void (*panel)(const Matrix&, const Around&, const Prepared&, size_t panel, float* y);
 };
+
+// Blocks of smaller values are zeros: 127 / max would not be finite.
+constexpr float kLeastInt8 = 1e-30f;
+
+// The same for int8. The rows to prepare are ready but for the rounding, [rows, inputs].
+struct MatMulInt8Kernels {
+  void (*prepare)(const Matrix&, const float* x, size_t rows, int32_t* codes, float* scales,
+                  float* sums);
+  void (*panel)(const Matrix&, const Around&, const PreparedInt8&, size_t panel, float* y);
+};
+
+extern const MatMulInt8Kernels kMatMulInt8Portable;
+extern const MatMulInt8Kernels kMatMulInt8Avx2;
+extern const MatMulInt8Kernels kMatMulInt8Vnni;
 
 extern const MatMulKernels kMatMulPortable;
 extern const MatMulKernels kMatMulAvx2;

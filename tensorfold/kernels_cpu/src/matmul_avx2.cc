@@ -10,8 +10,7 @@
 #include <cmath>
 #include <memory>
 
-#include "avx2.h"
-#include "matmul.h"
+#include "matmul_avx2.h"
 
 namespace tensorfold {
 namespace {
@@ -22,10 +21,6 @@ constexpr size_t kManyRows = 16;
 constexpr int kPartTiles = 3;
 // Inputs unpacked together: 12 KiB of weights.
 constexpr size_t kInputsAtOnce = 128;
-
-TF_INLINE __m256 LoadHalves(const void* at) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(at)));
-}
 
 // The masks lie in memory, where `vpand` reads them; in registers they would crowd out the sums.
 template <int kBits>
@@ -120,16 +115,6 @@ TF_INLINE void MultiplyKept(const float* weights, const float* x, __m256 (&sum)[
   Accumulate(weight, x, sum);
 }
 
-// Some tiles of a panel: where they begin, and how many tiles the panel has.
-struct Part {
-  const Matrix& matrix;
-  const unsigned char* panel;
-  size_t tile, panel_tiles;
-  size_t output;  // the first
-
-  size_t group_stride() const { return panel_tiles * matrix.group_bytes(); }
-};
-
 // The two forms of a matrix. Each has
 //   Few     the totals of a block of rows, straight from the panel
 //   Spread  the weights of `inputs` inputs from `first` as floats [inputs, kPartTiles * 8], and
@@ -138,11 +123,6 @@ struct Part {
 template <int kBits>
 struct Quantised {
   static constexpr size_t kPerWord = 32 / kBits;
-
-  TF_INLINE static __m256 LoadScale(const Matrix& matrix, const unsigned char* at) {
-    if (matrix.half_scales) return LoadHalves(at);
-    return _mm256_loadu_ps(reinterpret_cast<const float*>(at));
-  }
 
   static size_t Chunk(const Matrix& matrix) {
     return std::max<size_t>(1, kInputsAtOnce / matrix.group) * matrix.group;
@@ -300,30 +280,6 @@ struct Dense {
     }
   }
 };
-
-// Totals [rows, tiles * 8] of a part to y, with bias and residual.
-TF_AVX2 __attribute__((noinline)) void Finish(const Part& part, const Around& around, size_t row,
-                                              size_t rows, size_t tiles, const float* totals,
-                                              float* y) {
-  const size_t outputs = part.matrix.outputs, column = part.output;
-  const size_t width = std::min(tiles * kTile, outputs - column);
-  for (size_t r = 0; r < rows; ++r, totals += tiles * kTile) {
-    const size_t at = (row + r) * outputs + column;
-    size_t i = 0;
-    for (; i + kTile <= width; i += kTile) {
-      __m256 total = _mm256_loadu_ps(totals + i);
-      if (around.bias) total = _mm256_add_ps(total, _mm256_loadu_ps(around.bias + column + i));
-      if (around.residual) total = _mm256_add_ps(total, _mm256_loadu_ps(around.residual + at + i));
-      _mm256_storeu_ps(y + at + i, total);
-    }
-    for (; i < width; ++i) {
-      float total = totals[i];
-      if (around.bias) total += around.bias[column + i];
-      if (around.residual) total += around.residual[at + i];
-      y[at + i] = total;
-    }
-  }
-}
 
 template <class Form, int kRows, int kTiles>
 TF_AVX2 __attribute__((noinline)) void FewRows(const Part& part, const Around& around,

@@ -5,19 +5,10 @@
 
 #include <algorithm>
 
-#include "avx512.h"
-#include "matmul.h"
+#include "matmul_avx512.h"
 
 namespace tensorfold {
 namespace {
-
-// Vectors of a panel's outputs.
-constexpr int kVectors = kPanelTiles * kTile / kWide512;
-constexpr size_t kWidth = kPanelTiles * kTile;
-
-TF_INLINE512 __m512 LoadHalves(const void* at) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(at)));
-}
 
 // Code i of each of 16 words, as floats too large by 16^i or 256^i (the last one as it is).
 template <int kBits, int i>
@@ -60,21 +51,9 @@ TF_INLINE512 void Clear(__m512 (&sum)[kRows][kVectors]) {
   for (int i = 0; i < kRows * kVectors; ++i) sum[i / kVectors][i % kVectors] = _mm512_setzero_ps();
 }
 
-// A whole panel of a matrix.
-struct Panel {
-  const Matrix& matrix;
-  const unsigned char* data;
-  size_t output;  // the first
-};
-
 // The two forms of a matrix. Rows gives the totals of a block of rows.
 template <int kBits>
 struct Quantised {
-  TF_INLINE512 static __m512 Scale(const Matrix& matrix, const unsigned char* at, int v) {
-    at += v * kWide512 * matrix.scale_bytes();
-    return matrix.half_scales ? LoadHalves(at) : _mm512_loadu_ps(at);
-  }
-
   template <int kRows>
   TF_INLINE512 static void Rows(const Panel& panel, const float* x, const float* sums,
                                 __m512 (&total)[kRows][kVectors]) {
@@ -141,25 +120,6 @@ struct Dense {
     }
   }
 };
-
-// A row's totals to y, with bias and residual. The last outputs of a panel may be padding.
-TF_INLINE512 void Finish(const Panel& panel, const Around& around, size_t row,
-                         const __m512 (&total)[kVectors], float* y) {
-  const size_t outputs = panel.matrix.outputs;
-  size_t column = panel.output;
-  TF_UNROLL
-  for (int v = 0; v < kVectors; ++v, column += kWide512) {
-    if (column >= outputs) return;
-    const size_t left = std::min(kWide512, outputs - column), at = row * outputs + column;
-    const __mmask16 real = static_cast<__mmask16>((1u << left) - 1);
-    __m512 value = total[v];
-    if (around.bias) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(real, around.bias + column));
-    if (around.residual) {
-      value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(real, around.residual + at));
-    }
-    _mm512_mask_storeu_ps(y + at, real, value);
-  }
-}
 
 template <class Form, int kRows>
 TF_AVX512 __attribute__((noinline)) void Block(const Panel& panel, const Around& around,

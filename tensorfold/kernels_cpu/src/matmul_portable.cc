@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "matmul.h"
 #include "pool.h"
@@ -146,6 +147,13 @@ float Dot(const Matrix& matrix, const Place& place, const float* x, const float*
   return total;
 }
 
+// y[at], of output n, from its total.
+void Finish(const Around& around, float total, size_t at, size_t n, float* y) {
+  if (around.bias) total += around.bias[n];
+  if (around.residual) total += around.residual[at];
+  y[at] = total;
+}
+
 void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared, size_t panel,
            float* y) {
   const size_t first = panel * kPanelTiles * kTile;
@@ -157,10 +165,88 @@ void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared,
       const float* sums = prepared.sums + row * matrix.groups() + i;
       for (size_t n = first; n < end; ++n) {
         const size_t at = (row + i) * matrix.outputs + n;
-        float total = Dot(matrix, Place(matrix, n), x, sums, width);
-        if (around.bias) total += around.bias[n];
-        if (around.residual) total += around.residual[at];
-        y[at] = total;
+        Finish(around, Dot(matrix, Place(matrix, n), x, sums, width), at, n, y);
+      }
+    }
+  }
+}
+
+// Where of a word's row the code of an input stands: see PreparedInt8.
+size_t CodeByte(const Matrix& matrix, size_t input) {
+  if (matrix.format == Format::kQ8) return input;
+  return input / 8 * 8 + input % 8 / 2 + (input % 2 ? 4 : 0);
+}
+
+void PrepareInt8Row(const Matrix& matrix, const float* x, size_t stride, int32_t* words,
+                    float* scales, float* sums) {
+  const size_t block = matrix.block();
+  std::vector<int8_t> codes(matrix.inputs);
+  for (size_t g = 0; g < matrix.groups(); ++g) sums[g * stride] = 0;
+  for (size_t b = 0; b < matrix.inputs / block; ++b) {
+    float most = 0;
+    for (size_t k = b * block; k < (b + 1) * block; ++k) {
+      // Once it is NaN it stays NaN.
+      if (!(std::fabs(x[k]) <= most) && most == most) most = std::fabs(x[k]);
+    }
+    const float scale = most / 127.0f, inverse = most < kLeastInt8 ? 0.0f : 127.0f / most;
+    int32_t sum = 0;
+    for (size_t k = b * block; k < (b + 1) * block; ++k) {
+      const float code = std::nearbyint(x[k] * inverse);
+      codes[CodeByte(matrix, k)] = code == code ? static_cast<int8_t>(code) : int8_t{0};
+      sum += codes[CodeByte(matrix, k)];
+    }
+    scales[b * stride] = scale;
+    float* group = sums + b * block / matrix.group * stride;
+    *group = std::fma(static_cast<float>(sum), scale, *group);
+  }
+  for (size_t w = 0; w < matrix.inputs / 4; ++w) {
+    std::memcpy(words + w * stride, codes.data() + 4 * w, sizeof *words);
+  }
+}
+
+void PrepareInt8(const Matrix& matrix, const float* x, size_t rows, int32_t* codes, float* scales,
+                 float* sums) {
+  for (size_t r = 0; r < rows; ++r) {
+    PrepareInt8Row(matrix, x + r * matrix.inputs, rows, codes + r, scales + r, sums + r);
+  }
+}
+
+// A row's words, scales and sums, each `stride` apart.
+float DotInt8(const Matrix& matrix, const Place& place, const int32_t* words, const float* scales,
+              const float* sums, size_t stride) {
+  const size_t block = matrix.block();
+  float total = 0;
+  for (size_t g = 0, k = 0; g < matrix.groups(); ++g) {
+    const float scale = Scale(matrix, place, g);
+    for (const size_t end = k + matrix.group; k < end;) {
+      const size_t b = k / block;
+      int32_t sum = 0;
+      for (const size_t stop = k + block; k < stop; ++k) {
+        const size_t at = CodeByte(matrix, k);
+        const uint32_t word = static_cast<uint32_t>(words[at / 4 * stride]);
+        const int32_t code = static_cast<int8_t>(word >> (8 * (at % 4)));
+        sum += static_cast<int32_t>(Code(matrix, place, k)) * code;
+      }
+      total = std::fma(static_cast<float>(sum) * scales[b * stride], scale, total);
+    }
+    total = std::fma(sums[g * stride], Offset(matrix, place, g), total);
+  }
+  return total;
+}
+
+void PanelInt8(const Matrix& matrix, const Around& around, const PreparedInt8& prepared,
+               size_t panel, float* y) {
+  const size_t first = panel * kPanelTiles * kTile, blocks = matrix.inputs / matrix.block();
+  const size_t end = std::min(first + kPanelTiles * kTile, matrix.outputs);
+  for (size_t row = 0, width; row < prepared.rows; row += width) {
+    width = BlockRows(prepared.rows - row);
+    for (size_t i = 0; i < width; ++i) {
+      const int32_t* words = prepared.codes + row * (matrix.inputs / 4) + i;
+      const float* scales = prepared.scales + row * blocks + i;
+      const float* sums = prepared.sums + row * matrix.groups() + i;
+      for (size_t n = first; n < end; ++n) {
+        const float total = DotInt8(matrix, Place(matrix, n), words, scales, sums, width);
+        Finish(around, total, (row + i) * matrix.outputs + n, n, y);
       }
     }
   }
@@ -169,6 +255,7 @@ void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared,
 }  // namespace
 
 const MatMulKernels kMatMulPortable = {Prepare, Panel};
+const MatMulInt8Kernels kMatMulInt8Portable = {PrepareInt8, PanelInt8};
 
 void TakeRows(const Matrix& matrix, const int32_t* index, size_t rows, float* y) {
   constexpr size_t kRowsAtOnce = 16;

@@ -1,0 +1,140 @@
+// Rows of int8 times codes, by AVX-512's products of four bytes. What fills no whole panel is left
+// to AVX2, whose bits are the same.
+#if defined(__x86_64__)
+
+#include "matmul_avx512.h"
+
+#define TF_VNNI __attribute__((target("avx512f,avx512vnni,avx2,fma,f16c")))
+#define TF_INLINE_VNNI TF_VNNI inline __attribute__((always_inline))
+
+namespace tensorfold {
+namespace {
+
+// sum += the products of 4 codes of each output with the words of a block of rows.
+template <int kRows>
+TF_INLINE_VNNI void Accumulate(const __m512i (&codes)[kVectors], const int32_t* words,
+                               __m512i (&sum)[kRows][kVectors]) {
+  TF_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i word = _mm512_set1_epi32(words[r]);
+    TF_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], codes[v], word);
+    }
+  }
+}
+
+// The products of a block of inputs; how far `at` gets.
+template <int kBits, int kRows>
+TF_INLINE_VNNI const unsigned char* Block(size_t words, const unsigned char* at,
+                                          const int32_t* row_words,
+                                          __m512i (&sum)[kRows][kVectors]) {
+  TF_UNROLL
+  for (int i = 0; i < kRows * kVectors; ++i) {
+    sum[i / kVectors][i % kVectors] = _mm512_setzero_si512();
+  }
+  for (size_t w = 0; w < words; ++w, at += kWidth * 4) {
+    __m512i now[kVectors];
+    TF_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      now[v] = _mm512_loadu_si512(at + 64 * v);
+      _mm_prefetch(at + 64 * v + kAhead, _MM_HINT_T0);
+    }
+    if constexpr (kBits == 8) {
+      Accumulate(now, row_words, sum);
+      row_words += kRows;
+    } else {
+      const __m512i low = _mm512_set1_epi32(0x0f0f0f0f);
+      __m512i codes[kVectors];
+      TF_UNROLL
+      for (int v = 0; v < kVectors; ++v) codes[v] = _mm512_and_si512(now[v], low);
+      Accumulate(codes, row_words, sum);
+      TF_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        codes[v] = _mm512_and_si512(_mm512_srli_epi32(now[v], 4), low);
+      }
+      Accumulate(codes, row_words + kRows, sum);
+      row_words += 2 * kRows;
+    }
+  }
+  return at;
+}
+
+template <int kBits, int kRows>
+TF_VNNI __attribute__((noinline)) void Rows(const Panel& panel, const Around& around,
+                                            const PreparedInt8& prepared, size_t row, float* y) {
+  const Matrix& matrix = panel.matrix;
+  const size_t block = matrix.block(), words = block * kBits / 32;
+  const size_t scale_row = kWidth * matrix.scale_bytes();
+  const int32_t* row_words = prepared.codes + row * (matrix.inputs / 4);
+  const float* scales = prepared.scales + row * (matrix.inputs / block);
+  const float* sums = prepared.sums + row * matrix.groups();
+  const unsigned char* at = panel.data;
+  __m512 total[kRows][kVectors];
+  TF_UNROLL
+  for (int i = 0; i < kRows * kVectors; ++i) {
+    total[i / kVectors][i % kVectors] = _mm512_setzero_ps();
+  }
+  for (size_t g = 0; g < matrix.groups(); ++g, at += 2 * scale_row, sums += kRows) {
+    const unsigned char* const scale = at + matrix.group * kBits / 32 * kWidth * 4;
+    while (at < scale) {
+      __m512i sum[kRows][kVectors];
+      at = Block<kBits>(words, at, row_words, sum);
+      row_words += block / 4 * kRows;
+      TF_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const __m512 s = Scale(matrix, scale, v);
+        TF_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const __m512 scaled =
+              _mm512_mul_ps(_mm512_cvtepi32_ps(sum[r][v]), _mm512_set1_ps(scales[r]));
+          total[r][v] = _mm512_fmadd_ps(scaled, s, total[r][v]);
+        }
+      }
+      scales += kRows;
+    }
+    TF_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const __m512 o = Scale(matrix, scale + scale_row, v);
+      TF_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        total[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(sums[r]), o, total[r][v]);
+      }
+    }
+  }
+  TF_UNROLL
+  for (int r = 0; r < kRows; ++r) Finish(panel, around, row + r, total[r], y);
+}
+
+template <int kBits>
+TF_VNNI void AllRows(const Panel& panel, const Around& around, const PreparedInt8& prepared,
+                     float* y) {
+  for (size_t row = 0, block; row < prepared.rows; row += block) {
+    block = BlockRows(prepared.rows - row);
+    if (block == kRowBlock) {
+      Rows<kBits, kRowBlock>(panel, around, prepared, row, y);
+    } else if (block == 2) {
+      Rows<kBits, 2>(panel, around, prepared, row, y);
+    } else {
+      Rows<kBits, 1>(panel, around, prepared, row, y);
+    }
+  }
+}
+
+TF_VNNI void PanelVnni(const Matrix& matrix, const Around& around, const PreparedInt8& prepared,
+                       size_t panel, float* y) {
+  if (matrix.panel_tiles(panel) < kPanelTiles) {
+    return kMatMulInt8Avx2.panel(matrix, around, prepared, panel, y);
+  }
+  const Panel whole{matrix, matrix.panel(panel), panel * kWidth};
+  if (matrix.format == Format::kQ4) return AllRows<4>(whole, around, prepared, y);
+  AllRows<8>(whole, around, prepared, y);
+}
+
+}  // namespace
+
+const MatMulInt8Kernels kMatMulInt8Vnni = {kMatMulInt8Avx2.prepare, PanelVnni};
+
+}  // namespace tensorfold
+
+#endif
