@@ -27,6 +27,7 @@ from tensorfold.checkpoints.interface import Checkpoint, CheckpointError
 from tensorfold.checkpoints.interface import Progress as ProgressEvent
 from tensorfold.options import (
     MODEL,
+    activations_option,
     at_least_zero,
     engine_options,
     model_argument,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tensorfold.engine.drafts.steps import DraftSteps
     from tensorfold.engine.stress import Stress
     from tensorfold.engine.thread import ThreadEngine
+    from tensorfold.runtime.load import Activations
     from tensorfold.runtime.step import StepFunction
     from tensorfold.serving.app import App
 
@@ -122,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
         "exits 1 at a difference",
     )
     model_argument(verify)
+    activations_option(verify)
     verify.add_argument("--json", action="store_true", help="one JSON object a comparison")
     verify.add_argument(
         "--draft-model", metavar="MODEL", help="also compare replies that this model drafts"
@@ -142,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     bench = command("bench", _bench, "measure how fast a model runs on this machine")
     model_argument(bench)
+    activations_option(bench)
     bench.add_argument("--json", action="store_true", help="one JSON object")
     bench.add_argument(
         "--prompt", type=positive, default=512, metavar="N", help="prompt tokens (default 512)"
@@ -251,7 +255,9 @@ def _verify(options: argparse.Namespace) -> int:
     prompts = make_prompts(checkpoint.tokenizer)
     context = max(map(len, prompts)) + options.tokens
     draft = _open(options.draft_model) if options.draft_model else None
-    step, draft_steps = _step_functions(checkpoint, draft, lanes=LANES, context=context)
+    step, draft_steps = _step_functions(
+        checkpoint, draft, lanes=LANES, context=context, activations=options.activations
+    )
     if options.stress:
         return _stress(Stress(step, prompts, options.tokens, draft_steps), options)
     compared = differences = 0
@@ -298,7 +304,14 @@ def _bench(options: argparse.Namespace) -> int:
     loads = [Load(streams, options.prompt, options.tokens) for streams in options.streams]
     context = max(load.context for load in loads)
     lanes = max(options.streams)
-    step, _ = _step_functions(checkpoint, None, lanes=lanes, context=context, drafts=False)
+    step, _ = _step_functions(
+        checkpoint,
+        None,
+        lanes=lanes,
+        context=context,
+        activations=options.activations,
+        drafts=False,
+    )
     seconds = time.perf_counter() - started
     with _console.status("measuring") as status:
         report = measure(
@@ -329,6 +342,7 @@ def _step_functions(
     *,
     lanes: int,
     context: int | None,
+    activations: "Activations",
     prompt_cache_gib: float | None = None,
     drafts: bool = True,
 ) -> "tuple[StepFunction, DraftSteps]":
@@ -350,6 +364,7 @@ def _step_functions(
             lanes=lanes,
             context=context,
             prompt_cache_gib=prompt_cache_gib,
+            activations=activations,
             draft_model=draft_model,
             progress=progress,
             kept=kept,
@@ -387,6 +402,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
             lanes=options.parallel,
             context=options.context,
             prompt_cache_gib=options.prompt_cache_gib,
+            activations=options.activations,
             drafts=drafts,
         )
         # Meanwhile, as it takes a while: a warm start is made of imports and of reading files.
@@ -429,9 +445,10 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         request_timeout=options.request_timeout,
     )
     limits = engine.limits
+    rounded = ", int8 activations" if options.activations == "int8" else ""
     drafting = f", {draft.name} drafts where that pays" if draft and drafts else ""
     _say(
-        f"{service.name} on {device.platform}, {describe()}: {limits.lanes} replies at once, "
+        f"{service.name} on {device.platform}, {describe()}{rounded}: {limits.lanes} replies at once, "
         f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens{drafting}"
     )
     return engine, create_app(service)

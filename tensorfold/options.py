@@ -40,6 +40,18 @@ def engine_options(parser: argparse.ArgumentParser) -> None:
         help="memory for prefixes of earlier prompts and replies "
         "(default: a quarter of what is left; 0: off)",
     )
+    activations_option(group)
+
+
+def activations_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """The arithmetic of products with quantised weights."""
+    parser.add_argument(
+        "--activations",
+        choices=("float32", "int8"),
+        default="float32",
+        help="int8: round what quantised weights are multiplied by, as other CPU engines do; "
+        "faster, other replies, as exact among themselves (default float32)",
+    )
 
 
 def scheduling_options(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from tensorfold.engine.worker import Worker
 from tensorfold.models.family import Spec
 from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.kept import KeptFiles
-from tensorfold.runtime.load import LoadedModel, describe, load
+from tensorfold.runtime.load import Activations, LoadedModel, describe, load, with_activations
 from tensorfold.runtime.memory import fit_state
 from tensorfold.runtime.packed import Span
 from tensorfold.runtime.probe import keep_probed, probe_step, read_probed, run_alone
@@ -37,6 +37,7 @@ def open_step_function(
     lanes: int,
     context: int | None,
     prompt_cache_gib: float | None = None,
+    activations: Activations = "float32",
     draft_model: LoadedModel | None = None,
     progress: Callable[[Progress], None] | None = None,
     kept: KeptFiles | None = None,
@@ -59,7 +60,7 @@ def open_step_function(
         )
 
     def opened(kept: KeptFiles | None) -> StepFunction:
-        model = load(checkpoint, progress, kept)
+        model = with_activations(load(checkpoint, progress, kept), activations)
         step = StepFunction(model, fit(model.spec))
         step.compile(progress, kept)
         return step

@@ -28,6 +28,11 @@ def prepare(tensor: Tensor, parts: int = 1) -> Weight:
     return jnp.asarray(np.asarray(dense, np.float32))
 
 
+def with_int8_rows(weight: Weight) -> Weight:
+    """The weight, if it is of codes, for rows that `matmul` rounds to int8 first."""
+    return kernel.with_int8(weight) if isinstance(weight, PackedMatrix) else weight
+
+
 def take_part(stack: Weight, index: Int[Array, ""], parts: int) -> Weight:
     """One of the `parts` matrices that stand below one another in `stack`."""
     if isinstance(stack, PackedMatrix):

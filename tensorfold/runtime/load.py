@@ -3,9 +3,9 @@
 import math
 import pickle
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progre
 from tensorfold.checkpoints.joining import join, merge_axes, take_rows
 from tensorfold.models.family import Leaf, Model, Spec
 from tensorfold.ops import matmul
+from tensorfold.ops.implementation import implementation
 from tensorfold.ops.matmul import Weight
 from tensorfold.runtime.build import build_key, key
 from tensorfold.runtime.kept import BORDER, KeptFiles
@@ -22,6 +23,9 @@ from tensorfold.runtime.kept import BORDER, KeptFiles
 
 _OF_THE_FAMILY = ("build", "leaves", "ignored", "otherwise")
 """What a `Spec` says to a load and a trace only; the rest is kept with the weights."""
+
+Activations = Literal["float32", "int8"]
+"""What rows are when they meet quantised weights."""
 
 Leaves = tuple[Weight, ...]
 """The flat weights of a model."""
@@ -111,6 +115,25 @@ def load(
         # their pages again, and the next start runs on the very same.
         return _from_kept(checkpoint, kept, weights_key) or model
     return model
+
+
+def with_activations(model: LoadedModel, activations: Activations) -> LoadedModel:
+    """The model for rows of this kind; it comes as "float32" from `load`.
+
+    Raises ValueError where the kind can make no difference: without the CPU kernels, and without
+    quantised weights.
+    """
+    if activations == "float32":
+        return model
+    if implementation() != "cpu":
+        raise ValueError("int8 activations need the CPU kernels, which are not in use here")
+    leaves = tuple(matmul.with_int8_rows(leaf) for leaf in model.leaves)
+    if not any(isinstance(leaf, matmul.PackedMatrix) and leaf.int8 for leaf in leaves):
+        raise ValueError(
+            "int8 activations are for quantised weights, and this model has none: "
+            "`tensorfold convert --quantize q8` makes them"
+        )
+    return replace(model, leaves=leaves)
 
 
 def _structure(spec: Spec) -> tuple[Any, Any, dict[str, tuple[int, ...]]]:

@@ -10,6 +10,11 @@
 namespace tensorfold {
 namespace {
 
+// sum += codes * word, four bytes each. (The intrinsic would have GCC copy every sum.)
+TF_INLINE_VNNI void AddProducts(__m512i& sum, __m512i codes, __m512i word) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(word));
+}
+
 // sum += the products of 4 codes of each output with the words of a block of rows.
 template <int kRows>
 TF_INLINE_VNNI void Accumulate(const __m512i (&codes)[kVectors], const int32_t* words,
@@ -18,22 +23,20 @@ TF_INLINE_VNNI void Accumulate(const __m512i (&codes)[kVectors], const int32_t* 
   for (int r = 0; r < kRows; ++r) {
     const __m512i word = _mm512_set1_epi32(words[r]);
     TF_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] = _mm512_dpbusd_epi32(sum[r][v], codes[v], word);
-    }
+    for (int v = 0; v < kVectors; ++v) AddProducts(sum[r][v], codes[v], word);
   }
 }
 
 // The products of a block of inputs; how far `at` gets.
-template <int kBits, int kRows>
-TF_INLINE_VNNI const unsigned char* Block(size_t words, const unsigned char* at,
-                                          const int32_t* row_words,
+template <int kBits, int kBlock, int kRows>
+TF_INLINE_VNNI const unsigned char* Block(const unsigned char* at, const int32_t* row_words,
                                           __m512i (&sum)[kRows][kVectors]) {
   TF_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) {
     sum[i / kVectors][i % kVectors] = _mm512_setzero_si512();
   }
-  for (size_t w = 0; w < words; ++w, at += kWidth * 4) {
+  TF_UNROLL
+  for (int w = 0; w < kBlock * kBits / 32; ++w, at += kWidth * 4) {
     __m512i now[kVectors];
     TF_UNROLL
     for (int v = 0; v < kVectors; ++v) {
@@ -60,14 +63,13 @@ TF_INLINE_VNNI const unsigned char* Block(size_t words, const unsigned char* at,
   return at;
 }
 
-template <int kBits, int kRows>
+template <int kBits, int kBlock, int kRows>
 TF_VNNI __attribute__((noinline)) void Rows(const Panel& panel, const Around& around,
                                             const PreparedInt8& prepared, size_t row, float* y) {
   const Matrix& matrix = panel.matrix;
-  const size_t block = matrix.block(), words = block * kBits / 32;
   const size_t scale_row = kWidth * matrix.scale_bytes();
   const int32_t* row_words = prepared.codes + row * (matrix.inputs / 4);
-  const float* scales = prepared.scales + row * (matrix.inputs / block);
+  const float* scales = prepared.scales + row * (matrix.inputs / kBlock);
   const float* sums = prepared.sums + row * matrix.groups();
   const unsigned char* at = panel.data;
   __m512 total[kRows][kVectors];
@@ -79,8 +81,8 @@ TF_VNNI __attribute__((noinline)) void Rows(const Panel& panel, const Around& ar
     const unsigned char* const scale = at + matrix.group * kBits / 32 * kWidth * 4;
     while (at < scale) {
       __m512i sum[kRows][kVectors];
-      at = Block<kBits>(words, at, row_words, sum);
-      row_words += block / 4 * kRows;
+      at = Block<kBits, kBlock>(at, row_words, sum);
+      row_words += kBlock / 4 * kRows;
       TF_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         const __m512 s = Scale(matrix, scale, v);
@@ -106,18 +108,33 @@ TF_VNNI __attribute__((noinline)) void Rows(const Panel& panel, const Around& ar
   for (int r = 0; r < kRows; ++r) Finish(panel, around, row + r, total[r], y);
 }
 
-template <int kBits>
+template <int kBits, int kBlock>
 TF_VNNI void AllRows(const Panel& panel, const Around& around, const PreparedInt8& prepared,
                      float* y) {
   for (size_t row = 0, block; row < prepared.rows; row += block) {
     block = BlockRows(prepared.rows - row);
     if (block == kRowBlock) {
-      Rows<kBits, kRowBlock>(panel, around, prepared, row, y);
+      Rows<kBits, kBlock, kRowBlock>(panel, around, prepared, row, y);
     } else if (block == 2) {
-      Rows<kBits, 2>(panel, around, prepared, row, y);
+      Rows<kBits, kBlock, 2>(panel, around, prepared, row, y);
     } else {
-      Rows<kBits, 1>(panel, around, prepared, row, y);
+      Rows<kBits, kBlock, 1>(panel, around, prepared, row, y);
     }
+  }
+}
+
+template <int kBits>
+TF_VNNI void AnyBlock(const Panel& panel, const Around& around, const PreparedInt8& prepared,
+                      float* y) {
+  switch (panel.matrix.block()) {
+    case 32:
+      return AllRows<kBits, 32>(panel, around, prepared, y);
+    case 24:
+      return AllRows<kBits, 24>(panel, around, prepared, y);
+    case 16:
+      return AllRows<kBits, 16>(panel, around, prepared, y);
+    default:
+      return AllRows<kBits, 8>(panel, around, prepared, y);
   }
 }
 
@@ -127,8 +144,8 @@ TF_VNNI void PanelVnni(const Matrix& matrix, const Around& around, const Prepare
     return kMatMulInt8Avx2.panel(matrix, around, prepared, panel, y);
   }
   const Panel whole{matrix, matrix.panel(panel), panel * kWidth};
-  if (matrix.format == Format::kQ4) return AllRows<4>(whole, around, prepared, y);
-  AllRows<8>(whole, around, prepared, y);
+  if (matrix.format == Format::kQ4) return AnyBlock<4>(whole, around, prepared, y);
+  AnyBlock<8>(whole, around, prepared, y);
 }
 
 }  // namespace
