@@ -86,7 +86,8 @@ class Contest:
         own, peers = [sys.executable, "-m"], [str(self._python), "-m"]
         engines = "benchmarks.engines"
         return {
-            _OWN: [*own, f"{engines}.tensorfold_driver", *common, str(compiled)],
+            _OWN: [*own, f"{engines}.tensorfold_driver", *common, str(compiled), "float32"],
+            f"{_OWN} int8": [*own, f"{engines}.tensorfold_driver", *common, str(compiled), "int8"],
             "llama.cpp": [*peers, f"{engines}.llama_cpp_driver", *common],
             "OpenVINO GenAI": [*peers, f"{engines}.openvino_driver", *common],
             "transformers f32": [*peers, f"{engines}.pytorch_driver", *common, "float32"],

@@ -1,6 +1,6 @@
 """Where a step's time goes: every op of a model by itself, against the floor of this machine.
 
-`python -m benchmarks.profile [MODEL] [--rows 1,256] [--depth 512] [--json]`
+`python -m benchmarks.profile [MODEL] [--rows 1,256] [--depth 512] [--activations int8] [--json]`
 
 The floor is measured in the same run, before each op: XLA's own float32 dot of large matrices for
 operations, and a product of one row with a matrix too large for any cache for bytes. An op's floor
@@ -29,7 +29,8 @@ from tensorfold.ops import attention, matmul
 from tensorfold.ops.matmul import Weight
 from tensorfold.ops.rope import make_rope
 from tensorfold.ops.rows import PAGE, make_rows
-from tensorfold.runtime.load import load
+from tensorfold.options import activations_option
+from tensorfold.runtime.load import load, with_activations
 
 RUNS = 9
 
@@ -157,9 +158,11 @@ def main() -> None:
     parser.add_argument("model", nargs="?", help="as for tensorfold serve")
     parser.add_argument("--rows", default="1,256", help="rows of the steps (default 1,256)")
     parser.add_argument("--depth", type=int, default=512, help="positions seen (default 512)")
+    activations_option(parser)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    model = load(open_checkpoint(resolve(options.model)))
+    loaded = load(open_checkpoint(resolve(options.model)))
+    model = with_activations(loaded, options.activations)
     gauge = FloorGauge()
     lines = []
     for rows in map(int, options.rows.split(",")):

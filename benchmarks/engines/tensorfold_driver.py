@@ -17,19 +17,22 @@ from tensorfold.engine.worker import Worker
 from tensorfold.models.family import state_bytes
 from tensorfold.ops.implementation import describe
 from tensorfold.runtime.compilation import keep_compiled_programs
+from tensorfold.runtime.load import Activations
 
 LANES = 8
 
 
 class TensorFold(Driver):
-    """Compiled programs are kept in the folder given second, so an empty one is a cold start."""
+    """Compiled programs are kept in the folder given third, so an empty one is a cold start."""
 
-    def __init__(self, model: str, context: str, compiled: str):
+    def __init__(self, model: str, context: str, compiled: str, activations: Activations):
         keep_compiled_programs(Path(compiled))
         checkpoint = open_checkpoint(Path(model))
-        self._step = open_step_function(checkpoint, lanes=LANES, context=int(context))
+        self._step = open_step_function(
+            checkpoint, lanes=LANES, context=int(context), activations=activations
+        )
         self._rng = np.random.default_rng()
-        self.about = f"TensorFold {__version__}, {describe()}"
+        self.about = f"TensorFold {__version__}, {describe()}, {activations} activations"
 
     def generate(self, prompt: list[int], tokens: int) -> Generated:
         worker = Worker(self._step, Scheduler(self._step.shape, RowLimits()))
