@@ -90,14 +90,17 @@ struct Pages {
 // Merges the partials of one page of a unit into those of the pages before.
 void MergePage(const Attention& a, const AttendKernels& kernels, const Unit& unit, int64_t page,
                const float* partials, float* before) {
-  const size_t size = PartialSize(a);
-  for (size_t r = 0; r < unit.rows; ++r) {
+  const auto sees = [&](size_t row) {
     int64_t begin, end;
-    SeenInPage(a, a.position[unit.first_row + r], page, &begin, &end);
-    if (begin >= end) continue;
-    for (size_t i = r * a.group(); i < (r + 1) * a.group(); ++i) {
-      kernels.merge(a, partials + i * size, before + i * size);
-    }
+    SeenInPage(a, a.position[unit.first_row + row], page, &begin, &end);
+    return begin < end;
+  };
+  for (size_t row = 0, end; row < unit.rows; row = end) {
+    end = row + 1;
+    if (!sees(row)) continue;
+    while (end < unit.rows && sees(end)) ++end;
+    const size_t at = row * a.group() * PartialSize(a);
+    kernels.merge(a, (end - row) * a.group(), partials + at, before + at);
   }
 }
 
@@ -200,13 +203,14 @@ void PagePortable(const Attention& a, const Unit& unit, int64_t page, float* par
   }
 }
 
-void MergePortable(const Attention& a, const float* page, float* before) {
-  const float peak = std::max(before[0], page[0]);
-  const float kept = std::exp(before[0] - peak), added = std::exp(page[0] - peak);
-  before[0] = peak;
-  before[1] = std::fma(page[1], added, before[1] * kept);
-  for (size_t d = kMix; d < kMix + a.head_dim; ++d) {
-    before[d] = std::fma(page[d], added, before[d] * kept);
+void MergePortable(const Attention& a, size_t queries, const float* page, float* before) {
+  const size_t size = PartialSize(a);
+  for (size_t i = 0; i < queries; ++i, page += size, before += size) {
+    const float peak = std::max(before[0], page[0]);
+    const float kept = std::exp(before[0] - peak), added = std::exp(page[0] - peak);
+    before[0] = peak;
+    before[1] = std::fma(page[1], added, before[1] * kept);
+    for (size_t d = kMix; d < size; ++d) before[d] = std::fma(page[d], added, before[d] * kept);
   }
 }
 

@@ -66,10 +66,10 @@ inline const float* Attention::query(const Unit& unit, size_t i) const {
 }
 
 // Page: what one page gives each query of a unit, [rows * group] partials; those of rows that do
-// not see the page are left alone. Merge: adds a page's partial to what came before.
+// not see the page are left alone. Merge: adds a page's partials of `queries` to what came before.
 struct AttendKernels {
   void (*page)(const Attention&, const Unit&, int64_t page, float* partials);
-  void (*merge)(const Attention&, const float* page, float* before);
+  void (*merge)(const Attention&, size_t queries, const float* page, float* before);
 };
 
 extern const AttendKernels kAttendPortable;

@@ -82,6 +82,7 @@ TF_AVX2 void MixOf(const Tile& tile, const float* v_page) {
 }
 
 struct KernelAvx2 {
+  TF_AVX2 static void Weights(const Tile& tile, int i) { WeightsOf(tile, i); }
   template <int kQ>
   TF_AVX2 static void Scores(const Tile& tile, const float* k_page) {
     ScoresOf<kQ>(tile, k_page);
@@ -92,15 +93,20 @@ struct KernelAvx2 {
   }
 };
 
-TF_AVX2 void MergeAvx2(const Attention& a, const float* page, float* before) {
-  const float peak = std::max(before[0], page[0]);
-  const __m256 kept = Exp(_mm256_set1_ps(before[0] - peak));
-  const __m256 added = Exp(_mm256_set1_ps(page[0] - peak));
-  before[0] = peak;
-  before[1] = std::fma(page[1], _mm256_cvtss_f32(added), before[1] * _mm256_cvtss_f32(kept));
-  for (size_t d = kMix; d < kMix + a.head_dim; d += 8) {
-    const __m256 old = _mm256_mul_ps(_mm256_loadu_ps(before + d), kept);
-    _mm256_storeu_ps(before + d, _mm256_fmadd_ps(_mm256_loadu_ps(page + d), added, old));
+TF_AVX2 void MergeAvx2(const Attention& a, size_t queries, const float* page, float* before) {
+  const size_t size = PartialSize(a);
+  for (size_t count; queries; queries -= count) {
+    count = std::min(queries, kMergedAtOnce);
+    Merged merged;
+    merged.Measure(count, size, page, before);
+    for (size_t i = 0; i < count; ++i, page += size, before += size) {
+      merged.Apply(i, page, before);
+      const __m256 kept = _mm256_set1_ps(merged.kept[i]), added = _mm256_set1_ps(merged.added[i]);
+      for (size_t d = kMix; d < size; d += 8) {
+        const __m256 old = _mm256_mul_ps(_mm256_loadu_ps(before + d), kept);
+        _mm256_storeu_ps(before + d, _mm256_fmadd_ps(_mm256_loadu_ps(page + d), added, old));
+      }
+    }
   }
 }
 

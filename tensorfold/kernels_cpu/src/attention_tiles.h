@@ -26,7 +26,9 @@ struct Tile {
 };
 
 // Turns one query's scores into weights, 0 outside [begin, end); its peak and total.
-TF_AVX2 inline void Weights(int64_t begin, int64_t end, float* partial) {
+TF_AVX2 inline void WeightsOf(const Tile& tile, int i) {
+  const int64_t begin = tile.begin, end = tile.end;
+  float* const partial = tile.partials + i * tile.partial_size;
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i from = _mm256_set1_epi32(static_cast<int>(begin) - 1);
   const __m256i to = _mm256_set1_epi32(static_cast<int>(end));
@@ -52,6 +54,32 @@ TF_AVX2 inline void Weights(int64_t begin, int64_t end, float* partial) {
   partial[0] = peak;
   partial[1] = Sum(sum);
 }
+
+// What the partials of a page and of those before it are scaled by, a few queries side by side.
+constexpr size_t kMergedAtOnce = 8;
+struct Merged {
+  // Of `count` queries whose partials are `size` apart.
+  TF_INLINE void Measure(size_t count, size_t size, const float* page, const float* before) {
+    alignas(32) float old[kMergedAtOnce] = {}, now[kMergedAtOnce] = {};
+    for (size_t i = 0; i < count; ++i) {
+      old[i] = before[i * size];
+      now[i] = page[i * size];
+    }
+    const __m256 olds = _mm256_load_ps(old), news = _mm256_load_ps(now);
+    const __m256 peaks = _mm256_max_ps(olds, news);
+    _mm256_store_ps(peak, peaks);
+    _mm256_store_ps(kept, Exp(_mm256_sub_ps(olds, peaks)));
+    _mm256_store_ps(added, Exp(_mm256_sub_ps(news, peaks)));
+  }
+
+  // The peak and the total of query i.
+  TF_INLINE void Apply(size_t i, const float* page, float* before) const {
+    before[0] = peak[i];
+    before[1] = std::fma(page[1], added[i], before[1] * kept[i]);
+  }
+
+  alignas(32) float peak[kMergedAtOnce], kept[kMergedAtOnce], added[kMergedAtOnce];
+};
 
 // Calls body(tile, queries) for every tile of a unit that sees something of the page.
 template <class Body>
@@ -94,7 +122,8 @@ TF_AVX2 void Mix(const Tile& tile, size_t queries, const float* v_page) {
 }
 
 // A kernel's Scores<queries>(tile, k_page) writes the scores of the positions that are seen, and of
-// some beside them, to the tile's weights; its Mix<queries>(tile, v_page) adds up the values. All
+// some beside them, to the tile's weights; its Weights(tile, i) turns those of query i into weights;
+// its Mix<queries>(tile, v_page) adds up the values. All
 // keys before all values: one of them fits the first-level cache, both do not.
 template <class Kernel>
 TF_AVX2 void Page(const Attention& a, const Unit& unit, int64_t page, float* partials) {
@@ -105,9 +134,7 @@ TF_AVX2 void Page(const Attention& a, const Unit& unit, int64_t page, float* par
     Scores<Kernel>(tile, count, k_page);
   });
   Tiles(a, unit, page, partials, [v_page](const Tile& tile, size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      Weights(tile.begin, tile.end, tile.partials + i * tile.partial_size);
-    }
+    for (size_t i = 0; i < count; ++i) Kernel::Weights(tile, static_cast<int>(i));
     Mix<Kernel>(tile, count, v_page);
   });
 }
