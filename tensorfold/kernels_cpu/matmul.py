@@ -15,11 +15,16 @@ from jax import Array
 from jaxtyping import Float, Int, UInt32
 
 from tensorfold.checkpoints.interface import Quantised, Tensor
+from tensorfold.kernels_cpu.layout import packed_codes, written
 
 _TILE = 8
 _PANEL_TILES = 6
 
-_FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4}
+_FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4, "q5": 5, "q6": 6}
+_SCALES = {"half": 0, "float": 1, "steps": 2}
+
+_ZEROS = (8, 16, 32, 128)
+"""Codes that may mean 0 in every group. Scales times these are exact."""
 
 
 @jax.tree_util.register_dataclass
@@ -28,15 +33,18 @@ class PackedMatrix:
     """A weight [N, K] in panels of 48 outputs, N padded to whole tiles of 8 (see src/matmul.h).
 
     data: [W] uint32, group after group of each panel's codes, scales and offsets, or its values
-    format: "q4", "q8" or the floats' name; half_scales: scales and offsets are float16
+    format: "q4", "q5", "q6", "q8" or the floats' name
+    scales: how scales and offsets are written: "half", "float" or in "steps"
+    zero: the code that means 0 in every group; 0 if the groups have offsets
     int8: rows are rounded to int8, in blocks of up to 32 inputs, before they meet the codes
     """
 
     data: UInt32[Array, " W"]
     format: str = field(metadata={"static": True})
     group: int = field(metadata={"static": True})
-    half_scales: bool = field(metadata={"static": True})
     shape: tuple[int, int] = field(metadata={"static": True})
+    scales: str = field(default="half", metadata={"static": True})
+    zero: int = field(default=0, metadata={"static": True})
     int8: bool = field(default=False, metadata={"static": True})
 
     @property
@@ -62,15 +70,14 @@ def pack(tensor: Tensor, parts: int = 1) -> PackedMatrix:
     """
     if not isinstance(tensor, Quantised):
         columns = tensor.shape[1]
-        data = _stacked([tensor], 1, parts)
-        return PackedMatrix(data, tensor.dtype.name, columns, False, tensor.shape)
-    scales = tensor.scale, tensor.offset
-    halves = tuple(each.astype(np.float16) for each in scales)
-    exact = all((half == full).all() for half, full in zip(halves, scales, strict=True))
-    codes = np.ascontiguousarray(tensor.codes).view("<u4")
+        data = _stacked([], [tensor], 1, parts)
+        return PackedMatrix(data, tensor.dtype.name, columns, tensor.shape)
+    format, codes = packed_codes(tensor)
+    zero = next((z for z in _ZEROS if (tensor.offset == -z * tensor.scale).all()), 0)
+    found = written([tensor.scale] if zero else [tensor.scale, tensor.offset], tensor.group)
     groups = tensor.shape[1] // tensor.group
-    data = _stacked([codes, *(halves if exact else scales)], groups, parts)
-    return PackedMatrix(data, f"q{tensor.bits}", tensor.group, exact, tensor.shape)
+    data = _stacked(found.steps, [codes, *found.values], groups, parts)
+    return PackedMatrix(data, format, tensor.group, tensor.shape, found.kind, zero)
 
 
 def matmul(
@@ -120,30 +127,33 @@ def take_part(stack: PackedMatrix, index: Int[Array, ""], parts: int) -> PackedM
 
 def with_int8(weight: PackedMatrix) -> PackedMatrix:
     """The matrix, if it is of codes, for rows in int8."""
-    return replace(weight, int8=weight.format in ("q4", "q8"))
+    return replace(weight, int8=weight.format in ("q4", "q5", "q6", "q8"))
 
 
 def _attributes(weight: PackedMatrix) -> dict[str, Any]:
     return {
         "format": np.int64(_FORMATS[weight.format]),
         "group": np.int64(weight.group),
-        "half_scales": weight.half_scales,
+        "scales": np.int64(_SCALES[weight.scales]),
+        "zero": np.int64(weight.zero),
     }
 
 
-def _stacked(arrays: list[np.ndarray], groups: int, parts: int) -> Array:
-    """The panels of each of the matrices that `arrays` hold below one another."""
+def _stacked(
+    heads: list[np.ndarray], arrays: list[np.ndarray], groups: int, parts: int
+) -> Array:
+    """The panels of each of the matrices that `heads` and `arrays` hold below one another."""
     rows = arrays[0].shape[0] // parts
-    return jnp.concatenate(
-        [
-            _panels([array[part * rows : (part + 1) * rows] for array in arrays], groups)
-            for part in range(parts)
-        ]
-    )
+    cut = [
+        [[array[part * rows : (part + 1) * rows] for array in each] for each in (heads, arrays)]
+        for part in range(parts)
+    ]
+    return jnp.concatenate([_panels(*each, groups) for each in cut])
 
 
-def _panels(parts: list[np.ndarray], groups: int) -> Array:
+def _panels(heads: list[np.ndarray], parts: list[np.ndarray], groups: int) -> Array:
     """Parts [N, groups * X] as words [W]: panel by panel, group by group, each part's [X, outputs].
+    Before a panel's groups come its `heads` [N, Y], which alternate along Y: [Y, heads, outputs].
 
     X may differ from part to part. Zeros fill the last tile.
     """
@@ -155,10 +165,17 @@ def _panels(parts: list[np.ndarray], groups: int) -> Array:
     for first, end, width in ((0, whole, panel), (whole, padded, padded - whole)):
         if first == end:
             continue
-        cut = []
-        for part in parts:
+
+        def laid(part: np.ndarray, runs: int) -> np.ndarray:
+            """Words [panels, runs, words] of a part [N, runs * X]."""
             rows = np.pad(part[first:end], ((0, max(0, end - outputs)), (0, 0)))
-            laid = rows.reshape(-1, width, groups, rows.shape[1] // groups).transpose(0, 2, 3, 1)
-            cut.append(np.ascontiguousarray(laid).reshape(*laid.shape[:2], -1).view(np.uint32))
-        pieces.append(np.concatenate(cut, axis=2).reshape(-1))
+            cut = rows.reshape(-1, width, runs, rows.shape[1] // runs).transpose(0, 2, 3, 1)
+            return np.ascontiguousarray(cut).reshape(*cut.shape[:2], -1).view(np.uint32)
+
+        body = np.concatenate([laid(part, groups) for part in parts], axis=2)
+        cut = [body.reshape(len(body), -1)]
+        if heads:
+            head = np.concatenate([laid(each, each.shape[1]) for each in heads], axis=2)
+            cut.insert(0, head.reshape(len(head), -1))
+        pieces.append(np.concatenate(cut, axis=1).reshape(-1))
     return jnp.asarray(np.concatenate(pieces))

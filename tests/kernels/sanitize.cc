@@ -38,30 +38,31 @@ void Close(const std::vector<float>& a, const std::vector<float>& b, const char*
   }
 }
 
-void TryMatMul(Format format, bool half, size_t outputs, size_t inputs, size_t group, size_t rows,
-               unsigned around_bits) {
-  Matrix matrix{format, outputs, inputs, group, half, nullptr};
+// Writes ordinary numbers to scales, steps and dense values: all are a quarter or a half.
+void FillValues(unsigned char* at, size_t bytes, size_t size, bool bf16) {
+  const float value = 0.5f;
+  const uint16_t half = bf16 ? 0x3e80 : 0x3400;
+  for (size_t i = 0; i < bytes; i += size) {
+    if (size == 4) std::memcpy(at + i, &value, 4);
+    if (size == 2) std::memcpy(at + i, &half, 2);
+    if (size == 1) at[i] = 3;
+  }
+}
+
+void TryMatMul(Matrix matrix, size_t rows, unsigned around_bits) {
+  const size_t inputs = matrix.inputs, outputs = matrix.outputs;
   std::vector<unsigned char> data(matrix.tiles() * matrix.tile_bytes());
   for (size_t i = 0; i < data.size(); ++i) data[i] = random_bits() & 255;
   matrix.data = data.data();
-  // Scales and dense values must be ordinary numbers: all are a quarter or a half.
-  const bool codes = matrix.codes_per_word() > 0;
-  const bool four = codes ? !half : format == Format::kF32;
   unsigned char* at = data.data();
   for (size_t panel = 0; panel < matrix.panels(); ++panel) {
     const size_t tiles = matrix.panel_tiles(panel);
-    const size_t scales = 2 * tiles * kTile * matrix.scale_bytes();
-    for (size_t g = 0; g < matrix.groups(); ++g) {
-      unsigned char* end = at + tiles * matrix.group_bytes();
-      if (codes) at = end - scales;
-      for (; at < end; at += four ? 4 : 2) {
-        const float value = 0.5f;
-        const uint16_t f16 = 0x3400, bf16 = 0x3e80;
-        if (four)
-          std::memcpy(at, &value, 4);
-        else
-          std::memcpy(at, format == Format::kBF16 ? &bf16 : &f16, 2);
-      }
+    FillValues(at, tiles * matrix.head_bytes(), 2, false);
+    at += tiles * matrix.head_bytes();
+    for (size_t g = 0; g < matrix.groups(); ++g, at += tiles * matrix.group_bytes()) {
+      const size_t codes = tiles * matrix.code_bytes(), all = tiles * matrix.group_bytes();
+      const size_t size = matrix.bits() ? matrix.scale_bytes() : matrix.value_bytes();
+      FillValues(at + codes, all - codes, size, matrix.format == Format::kBF16);
     }
   }
   const bool gated = around_bits & 1;
@@ -145,18 +146,27 @@ void TryDraw(size_t vocabulary, float spread) {
   Digest(logits.data(), vocabulary);
 }
 
+// Every format, way to write scales, and kind of rows.
+void TryMatrices(size_t outputs, size_t rows, unsigned around) {
+  for (const Format format : {Format::kF32, Format::kF16, Format::kBF16}) {
+    TryMatMul({format, outputs, 96, 96, Scales::kHalf, 0, false, nullptr}, rows, around);
+  }
+  for (const Format format : {Format::kQ4, Format::kQ5, Format::kQ6, Format::kQ8}) {
+    for (const Scales scales : {Scales::kHalf, Scales::kFloat, Scales::kSteps}) {
+      const size_t inputs = scales == Scales::kSteps ? 256 : 96, zero = rows % 2 ? 32 : 0;
+      for (const bool int8 : {false, true}) {
+        TryMatMul({format, outputs, inputs, 32, scales, zero, int8, nullptr}, rows, around);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
-  for (const Format format :
-       {Format::kQ4, Format::kQ8, Format::kF32, Format::kF16, Format::kBF16}) {
-    for (const size_t outputs : {1, 8, 23, 200}) {
-      for (const size_t rows : {1, 2, 3, 4, 9, 33}) {
-        for (unsigned around = 0; around < 16; around += 5) {
-          const bool codes = format == Format::kQ4 || format == Format::kQ8;
-          TryMatMul(format, rows % 2, outputs, 96, codes ? 32 : 96, rows, around);
-        }
-      }
+  for (const size_t outputs : {1, 8, 23, 200}) {
+    for (const size_t rows : {1, 2, 3, 4, 9, 33}) {
+      for (unsigned around = 0; around < 16; around += 5) TryMatrices(outputs, rows, around);
     }
   }
   for (const size_t dim : {8, 64, 72, 128}) {

@@ -15,7 +15,9 @@ from tensorfold.checkpoints.interface import Quantised, Tensor
 from tensorfold.kernels_cpu import library
 from tensorfold.kernels_cpu.matmul import can_pack, matmul, pack, take_rows
 
-FORMATS = ["q4", "q8", "float32", "float16", "bfloat16"]
+CODES = {"q4": 4, "q5": 5, "q6": 6, "q8": 8}
+FORMATS = [*CODES, "float32", "float16", "bfloat16"]
+SCALES = ["half", "float", "steps"]
 
 
 @pytest.fixture(params=LEVELS)
@@ -27,18 +29,35 @@ def level(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def make_weight(
-    rng: np.random.Generator, form: str, rows: int, columns: int, group: int, half: bool
+    rng: np.random.Generator,
+    form: str,
+    rows: int,
+    columns: int,
+    group: int,
+    scales: str = "half",
+    zero: int = 0,
 ) -> Tensor:
-    if form in ("q4", "q8"):
-        bits = int(form[1])
-        scale = rng.uniform(0.01, 0.1, (rows, columns // group)).astype(np.float32)
-        offset = rng.uniform(-1, 0.2, (rows, columns // group)).astype(np.float32)
-        if half:
-            scale, offset = (each.astype(np.float16).astype(np.float32) for each in (scale, offset))
-        codes = rng.integers(0, 256, (rows, columns * bits // 8)).astype(np.uint8)
-        return Quantised(codes, scale, offset, bits, group)
-    kind = ml_dtypes.bfloat16 if form == "bfloat16" else np.dtype(form)
-    return rng.standard_normal((rows, columns)).astype(kind)
+    """`scales` is what they can be written as; with `zero` that code is 0 in every group."""
+    if form not in CODES:
+        kind = ml_dtypes.bfloat16 if form == "bfloat16" else np.dtype(form)
+        return rng.standard_normal((rows, columns)).astype(kind)
+    groups = columns // group
+    scale = rng.uniform(0.01, 0.1, (rows, groups)).astype(np.float32)
+    offset = rng.uniform(-1, 0.2, (rows, groups)).astype(np.float32)
+    if scales == "half":
+        scale, offset = (each.astype(np.float16).astype(np.float32) for each in (scale, offset))
+    if scales == "steps":
+        steps = rng.uniform(-0.01, 0.01, (2, rows, -(-columns // 256), 1)).astype(np.float16)
+        times = rng.integers(-128, 128, (2, rows, steps.shape[2], 256 // group))
+        both = (steps.astype(np.float32) * times).reshape(2, rows, -1)[..., :groups]
+        scale, offset = both.astype(np.float32)
+    if zero:
+        offset = -zero * scale
+    bits = 4 if form == "q4" else 8
+    most = 256 if form == "q4" else 2 ** CODES[form]
+    codes = rng.integers(0, most, (rows, columns * bits // 8)).astype(np.uint8)
+    codes[0, 0] = most - 1
+    return Quantised(codes, scale, offset, bits, group)
 
 
 def as_float64(weight: Tensor) -> np.ndarray:
@@ -73,7 +92,7 @@ def close(got: np.ndarray, wanted: np.ndarray, x: np.ndarray, weight: np.ndarray
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 64])
 def test_every_format_and_row_count(level: str, form: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
-    weight = make_weight(rng, form, 203, 160, 32, half=True)
+    weight = make_weight(rng, form, 203, 160, 32)
     x = rng.standard_normal((rows, 160), dtype=np.float32)
     got = np.asarray(matmul(jnp.asarray(x), pack(weight)))
     wanted = reference(x, as_float64(weight))
@@ -90,7 +109,7 @@ def test_there_is_a_level_beside_the_portable_one() -> None:
 def test_avx512_has_the_bits_of_avx2(form: str) -> None:
     """A sum is of one output, so a wider register changes none."""
     rng = np.random.default_rng(7)
-    packed = pack(make_weight(rng, form, 250, 256, 32, half=True))
+    packed = pack(make_weight(rng, form, 250, 256, 32))
     for rows in (1, 2, 3, 4, 7, 8, 9, 16, 65):
         x = jnp.asarray(rng.standard_normal((rows, 256), dtype=np.float32) * 100)
         found = {}
@@ -104,7 +123,8 @@ def test_avx512_has_the_bits_of_avx2(form: str) -> None:
 
 @given(
     form=st.sampled_from(FORMATS),
-    half=st.booleans(),
+    scales=st.sampled_from(SCALES),
+    zero=st.sampled_from([0, 8, 16, 32, 128]),
     group=st.sampled_from([8, 16, 32, 64, 128]),
     groups=st.integers(1, 5),
     outputs=st.integers(1, 130),
@@ -116,7 +136,8 @@ def test_avx512_has_the_bits_of_avx2(form: str) -> None:
 @settings(max_examples=60, deadline=None)
 def test_random_shapes_with_all_around(
     form: str,
-    half: bool,
+    scales: str,
+    zero: int,
     group: int,
     groups: int,
     outputs: int,
@@ -126,8 +147,8 @@ def test_random_shapes_with_all_around(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    inputs = group * groups
-    weight = make_weight(rng, form, outputs, inputs, group, half)
+    inputs = 256 * -(-groups // 2) if scales == "steps" else group * groups
+    weight = make_weight(rng, form, outputs, inputs, group, scales, zero)
     width = 2 * inputs if "gated" in parts else inputs
     x = rng.standard_normal((rows, width), dtype=np.float32)
     around: dict[str, object] = {}
@@ -159,7 +180,7 @@ def test_random_shapes_with_all_around(
 @pytest.mark.parametrize("form", FORMATS)
 def test_take_rows_gives_the_dequantised_rows(form: str) -> None:
     rng = np.random.default_rng(3)
-    weight = make_weight(rng, form, 37, 96, 32, half=form == "q4")
+    weight = make_weight(rng, form, 37, 96, 32, "half" if form == "q4" else "float")
     index = np.array([0, 36, 5, 5, -1, 37, 8], np.int32)
     got = np.asarray(take_rows(jnp.asarray(index), pack(weight)))
     dense = as_float64(weight).astype(np.float32)
@@ -167,11 +188,20 @@ def test_take_rows_gives_the_dequantised_rows(form: str) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
-def test_scales_stay_exact() -> None:
-    """float16 only where it loses nothing."""
-    rng = np.random.default_rng(0)
-    assert pack(make_weight(rng, "q4", 8, 64, 32, half=True)).half_scales
-    assert not pack(make_weight(rng, "q4", 8, 64, 32, half=False)).half_scales
+@pytest.mark.parametrize("zero", [0, 32])
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("form", CODES)
+def test_every_way_to_write_a_matrix(form: str, scales: str, zero: int) -> None:
+    """The shortest is chosen, and it means the same values."""
+    weight = make_weight(np.random.default_rng(5), form, 60, 512, 32, scales, zero)
+    assert isinstance(weight, Quantised)
+    packed = pack(weight)
+    assert (packed.format, packed.scales, packed.zero) == (form, scales, zero)
+    scale_bits = {"half": 16, "float": 32, "steps": 8}[scales] / 32 + (scales == "steps") / 16
+    bits = CODES[form] + scale_bits * (1 if zero else 2)
+    assert packed.data.nbytes == 64 * 512 * bits / 8  # the outputs padded to whole tiles
+    got = np.asarray(take_rows(jnp.arange(60), packed))
+    np.testing.assert_array_equal(got, weight.dequantise())
 
 
 def test_what_the_kernel_does_not_take() -> None:

@@ -12,10 +12,16 @@ from tensorfold.kernels_cpu import library
 from tensorfold.kernels_cpu.matmul import PackedMatrix, matmul, pack, with_int8
 
 
-def quantised(rng: np.random.Generator, bits: int, rows: int, columns: int, group: int) -> Quantised:
-    codes = rng.integers(0, 256, (rows, columns * bits // 8), dtype=np.uint8)
+def quantised(
+    rng: np.random.Generator, bits: int, rows: int, columns: int, group: int, zero: int = 0
+) -> Quantised:
+    """Codes of `bits`; with `zero` that code is 0 in every group."""
+    stored = 4 if bits == 4 else 8
+    most = 256 if bits == 4 else 2**bits
+    codes = rng.integers(0, most, (rows, columns * stored // 8), dtype=np.uint8)
     scale, offset = rng.standard_normal((2, rows, columns // group)).astype(np.float16)
-    return Quantised(codes, scale.astype(np.float32), offset.astype(np.float32), bits, group)
+    wide = scale.astype(np.float32)
+    return Quantised(codes, wide, -zero * wide if zero else offset.astype(np.float32), stored, group)
 
 
 def at_level(use: str, x: np.ndarray, weight: PackedMatrix, **around: object) -> np.ndarray:
@@ -41,7 +47,8 @@ def rounded(x: np.ndarray, block: int) -> np.ndarray:
 
 
 @given(
-    bits=st.sampled_from([4, 8]),
+    bits=st.sampled_from([4, 5, 6, 8]),
+    zero=st.sampled_from([0, 16]),
     group=st.sampled_from([8, 16, 24, 32, 40, 64, 96, 128]),
     groups=st.integers(1, 4),
     outputs=st.integers(1, 130),
@@ -51,13 +58,20 @@ def rounded(x: np.ndarray, block: int) -> np.ndarray:
 )
 @settings(max_examples=80, deadline=None)
 def test_products_of_rounded_rows(
-    bits: int, group: int, groups: int, outputs: int, rows: int, spread: float, seed: int
+    bits: int,
+    zero: int,
+    group: int,
+    groups: int,
+    outputs: int,
+    rows: int,
+    spread: float,
+    seed: int,
 ) -> None:
     """Near the exact product of the rounded rows, and bit for bit the same at every level and for
     each row alone."""
     rng = np.random.default_rng(seed)
     inputs = group * groups
-    weight = quantised(rng, bits, outputs, inputs, group)
+    weight = quantised(rng, bits, outputs, inputs, group, zero)
     x = (rng.standard_normal((rows, inputs)) * 2.0**spread).astype(np.float32)
     x[rng.random(rows) < 0.2] = 0
     packed = with_int8(pack(weight))

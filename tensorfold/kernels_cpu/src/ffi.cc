@@ -26,33 +26,34 @@ const float* Optional(const Floats& buffer) {
   return buffer.element_count() ? buffer.typed_data() : nullptr;
 }
 
-Matrix MakeMatrix(int64_t format, int64_t outputs, int64_t inputs, int64_t group, bool half_scales,
-                  const Words& data, bool int8 = false) {
+Matrix MakeMatrix(int64_t format, int64_t outputs, int64_t inputs, int64_t group, int64_t scales,
+                  int64_t zero, bool int8, const Words& data) {
   return Matrix{static_cast<Format>(format),
                 static_cast<size_t>(outputs),
                 static_cast<size_t>(inputs),
                 static_cast<size_t>(group),
-                half_scales,
-                reinterpret_cast<const unsigned char*>(data.typed_data()),
-                int8};
+                static_cast<Scales>(scales),
+                static_cast<size_t>(zero),
+                int8,
+                reinterpret_cast<const unsigned char*>(data.typed_data())};
 }
 
 ffi::Error MatMulCall(Floats x, Words data, Floats norm, Floats bias, Floats residual,
-                      ffi::Result<Floats> y, int64_t format, int64_t group, bool half_scales,
-                      bool int8, float epsilon, bool gated) {
+                      ffi::Result<Floats> y, int64_t format, int64_t group, int64_t scales,
+                      int64_t zero, bool int8, float epsilon, bool gated) {
   const auto x_shape = x.dimensions();
   const int64_t inputs = gated ? x_shape[1] / 2 : x_shape[1];
-  const Matrix matrix = MakeMatrix(format, y->dimensions()[1], inputs, group, half_scales, data,
-                                   int8);
+  const Matrix matrix = MakeMatrix(format, y->dimensions()[1], inputs, group, scales, zero, int8,
+                                   data);
   const Around around{Optional(norm), epsilon, gated, Optional(bias), Optional(residual)};
   MatMul(matrix, around, x.typed_data(), x_shape[0], y->typed_data());
   return ffi::Error::Success();
 }
 
 ffi::Error TakeRowsCall(Ints index, Words data, ffi::Result<Floats> y, int64_t format,
-                        int64_t group, bool half_scales, int64_t outputs) {
+                        int64_t group, int64_t scales, int64_t zero, int64_t outputs) {
   const auto y_shape = y->dimensions();
-  const Matrix matrix = MakeMatrix(format, outputs, y_shape[1], group, half_scales, data);
+  const Matrix matrix = MakeMatrix(format, outputs, y_shape[1], group, scales, zero, false, data);
   TakeRows(matrix, index.typed_data(), y_shape[0], y->typed_data());
   return ffi::Error::Success();
 }
@@ -137,7 +138,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldMatMul, tensorfold::MatMulCall,
                                   .Ret<Floats>()
                                   .Attr<int64_t>("format")
                                   .Attr<int64_t>("group")
-                                  .Attr<bool>("half_scales")
+                                  .Attr<int64_t>("scales")
+                                  .Attr<int64_t>("zero")
                                   .Attr<bool>("int8")
                                   .Attr<float>("epsilon")
                                   .Attr<bool>("gated"));
@@ -149,7 +151,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldTakeRows, tensorfold::TakeRowsCall,
                                   .Ret<Floats>()
                                   .Attr<int64_t>("format")
                                   .Attr<int64_t>("group")
-                                  .Attr<bool>("half_scales")
+                                  .Attr<int64_t>("scales")
+                                  .Attr<int64_t>("zero")
                                   .Attr<int64_t>("outputs"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldAttention, tensorfold::AttentionCall,
@@ -192,7 +195,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 4; }
+int TensorfoldVersion() { return 5; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }

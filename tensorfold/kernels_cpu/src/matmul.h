@@ -11,24 +11,32 @@ namespace tensorfold {
 constexpr size_t kTile = 8;
 constexpr size_t kPanelTiles = 6;
 
-enum class Format : int { kQ4 = 0, kQ8 = 1, kF32 = 2, kF16 = 3, kBF16 = 4 };
+enum class Format : int { kQ4 = 0, kQ8 = 1, kF32 = 2, kF16 = 3, kBF16 = 4, kQ5 = 5, kQ6 = 6 };
+
+// How scales and offsets are written: as they are, or in steps: signed bytes that multiply a half
+// of their own for every kStepInputs inputs.
+enum class Scales : int { kHalf = 0, kFloat = 1, kSteps = 2 };
+constexpr size_t kStepInputs = 256;
 
 // A packed matrix of `outputs` x `inputs`, outputs padded to tiles of 8. Panels of 6 tiles follow
 // each other; the last one has the tiles that are left. A panel is read from its first byte to its
-// last. Group after group of its inputs it holds
+// last. With kSteps it begins with the halves: for every kStepInputs inputs those of the scales of
+// each output, and then those of the offsets. Group after group of its inputs it holds
 //
 //   codes   for each word along the inputs, one 32-bit word of each output of the panel. kQ4: a
-//           word is the next 8 codes, lowest bits first; kQ8: the next 4.
-//   scale   of each output, half or float
-//   offset  likewise
+//           word is the next 8 codes, lowest bits first; kQ8: the next 4. kQ5 and kQ6 come in
+//           bundles of 32 and 16 codes, see Bundle.
+//   scale   of each output
+//   offset  likewise; not there if every offset is -zero times its scale
 //
 // or, for the dense formats, for each input the outputs' values and nothing else.
 struct Matrix {
   Format format;
   size_t outputs, inputs, group;
-  bool half_scales;
+  Scales scales;
+  size_t zero;  // The code that means 0; 0 if offsets are written.
+  bool int8;    // Rows are rounded to int8 before they are multiplied by codes.
   const unsigned char* data;
-  bool int8 = false;  // Rows are rounded to int8 before they are multiplied by codes.
 
   size_t tiles() const { return (outputs + kTile - 1) / kTile; }
   size_t panels() const { return (tiles() + kPanelTiles - 1) / kPanelTiles; }
@@ -45,19 +53,58 @@ struct Matrix {
     }
     return 8;
   }
-  // Codes in a 32-bit word; 0 for the dense formats.
-  size_t codes_per_word() const {
-    return format == Format::kQ4 ? 8 : format == Format::kQ8 ? 4 : 0;
+  // Bits of a code; 0 for the dense formats.
+  size_t bits() const {
+    return format == Format::kQ4   ? 4
+           : format == Format::kQ5 ? 5
+           : format == Format::kQ6 ? 6
+           : format == Format::kQ8 ? 8
+                                   : 0;
   }
   // Bytes of one output's scale, and of its value in the dense formats.
-  size_t scale_bytes() const { return half_scales ? 2 : 4; }
-  size_t value_bytes() const { return format == Format::kF32 ? 4 : 2; }
-  // What a tile takes of a panel, for one group and altogether.
-  size_t group_bytes() const {
-    return codes_per_word() ? kTile * (group / codes_per_word() * 4 + 2 * scale_bytes())
-                            : kTile * group * value_bytes();
+  size_t scale_bytes() const {
+    return scales == Scales::kSteps ? 1 : scales == Scales::kHalf ? 2 : 4;
   }
-  size_t tile_bytes() const { return groups() * group_bytes(); }
+  size_t value_bytes() const { return format == Format::kF32 ? 4 : 2; }
+  // Scales, and offsets if there are any.
+  size_t scale_rows() const { return zero ? 1 : 2; }
+  // What a tile takes of a panel: before the groups, for one group, and altogether.
+  size_t head_bytes() const {
+    return bits() && scales == Scales::kSteps ? inputs / kStepInputs * scale_rows() * kTile * 2 : 0;
+  }
+  size_t code_bytes() const { return kTile * group * bits() / 8; }
+  size_t group_bytes() const {
+    return bits() ? code_bytes() + kTile * scale_rows() * scale_bytes()
+                  : kTile * group * value_bytes();
+  }
+  size_t tile_bytes() const { return head_bytes() + groups() * group_bytes(); }
+};
+
+// 32 codes of 5 bits or 16 of 6 in one output's words: first their lower four bits, then the rest.
+// Spread out, four codes are the bytes of a word; word j has its lower bits in word j / 2, in the
+// lower or the upper half of each byte, and the rest in the last word, from bit j * (bits - 4) of
+// each byte on. kQ8 is a bundle of one word, which is spread out as it stands.
+template <int kBits>
+struct Bundle {
+  static constexpr int kCodes = kBits == 5 ? 32 : kBits == 6 ? 16 : 4;
+  static constexpr int kSpread = kCodes / 4;
+  static constexpr int kWords = kCodes * kBits / 32;
+  // What the last word is shifted up by for word j, and which of its bits then count.
+  static constexpr int Shift(int j) { return 4 - j * (kBits - 4); }
+  static constexpr int kRest = ((1 << kBits) - 16) * 0x01010101;
+};
+
+// One row of scales or offsets of a panel: of group g, for all its outputs.
+struct ScaleRow {
+  // which: 0 for scales, 1 for offsets
+  ScaleRow(const Matrix& matrix, const unsigned char* panel, size_t tiles, size_t g, size_t which)
+      : values(panel + tiles * (matrix.head_bytes() + g * matrix.group_bytes() +
+                                matrix.code_bytes() + which * kTile * matrix.scale_bytes())),
+        steps(panel +
+              (g * matrix.group / kStepInputs * matrix.scale_rows() + which) * tiles * kTile * 2) {}
+
+  const unsigned char* values;
+  const unsigned char* steps;
 };
 
 // What becomes of x before the product and of y after it. Null pointers leave a part out.

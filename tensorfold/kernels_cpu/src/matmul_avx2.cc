@@ -85,12 +85,32 @@ TF_INLINE void Spread(const __m256i (&words)[kTiles], float* out) {
   }
 }
 
-template <int kTiles>
-TF_INLINE void LoadWords(const unsigned char* at, __m256i (&words)[kTiles]) {
+// A step along the inputs: a word of 4-bit codes, or a bundle.
+template <int kBits>
+constexpr int kStepWords = kBits == 4 ? 1 : Bundle<kBits>::kWords;
+template <int kBits>
+constexpr int kStepCodes = kBits == 4 ? 8 : Bundle<kBits>::kCodes;
+
+// Calls body(words, first), with 4 or 8 bits a code, for what a step holds of kTiles tiles: the
+// words of codes from `first` on.
+template <int kBits, int kTiles, int j = 0, class Body>
+TF_INLINE void Step(const unsigned char* at, size_t stride, Body&& body) {
+  __m256i words[kTiles];
   TF_UNROLL
   for (int t = 0; t < kTiles; ++t) {
-    words[t] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at) + t);
-    _mm_prefetch(at + t * sizeof(__m256i) + kAhead, _MM_HINT_T0);
+    const unsigned char* const tile = at + t * sizeof(__m256i);
+    if constexpr (kBits == 4) {
+      words[t] = LoadWords(tile);
+    } else {
+      words[t] = SpreadWord<kBits, j>(tile, stride);
+    }
+    if constexpr (j < kStepWords<kBits>) _mm_prefetch(tile + j * stride + kAhead, _MM_HINT_T0);
+  }
+  if constexpr (kBits == 4) {
+    body(words, 0);
+  } else {
+    body(words, 4 * j);
+    if constexpr (j + 1 < Bundle<kBits>::kSpread) Step<kBits, kTiles, j + 1>(at, stride, body);
   }
 }
 
@@ -122,7 +142,8 @@ TF_INLINE void MultiplyKept(const float* weights, const float* x, __m256 (&sum)[
 //   Many    adds what these weights give 4 rows to their totals [4, kPartTiles * 8]
 template <int kBits>
 struct Quantised {
-  static constexpr size_t kPerWord = 32 / kBits;
+  // Bits of a code in the words that a step gives.
+  static constexpr int kUnpacked = kBits == 4 ? 4 : 8;
 
   static size_t Chunk(const Matrix& matrix) {
     return std::max<size_t>(1, kInputsAtOnce / matrix.group) * matrix.group;
@@ -132,26 +153,22 @@ struct Quantised {
   TF_INLINE static void Few(const Part& part, const float* x, const float* sums,
                             __m256 (&total)[kRows][kTiles]) {
     const Matrix& matrix = part.matrix;
-    const size_t stride = part.panel_tiles * sizeof(__m256i), scale_bytes = matrix.scale_bytes();
-    const size_t words = matrix.group / kPerWord, groups = matrix.groups();
-    const unsigned char* group = part.panel;
-    const size_t group_stride = part.group_stride();
+    const size_t stride = part.stride(), steps = matrix.group / kStepCodes<kBits>;
     Clear(total);
-    for (size_t g = 0; g < groups; ++g, group += group_stride, sums += kRows) {
-      const unsigned char* at = group + part.tile * sizeof(__m256i);
+    for (size_t g = 0; g < matrix.groups(); ++g, sums += kRows) {
+      const unsigned char* at = part.codes(g);
       __m256 sum[kRows][kTiles];
       Clear(sum);
-      for (size_t w = 0; w < words; ++w, at += stride, x += kPerWord * kRows) {
-        __m256i now[kTiles];
-        LoadWords(at, now);
-        Codes<kBits>(now, x, sum);
+      for (size_t s = 0; s < steps; ++s, at += kStepWords<kBits> * stride) {
+        Step<kBits, kTiles>(at, stride, [&](const __m256i(&words)[kTiles], int first) TF_AVX2 {
+          Codes<kUnpacked, kRows>(words, x + first * kRows, sum);
+        });
+        x += kStepCodes<kBits> * kRows;
       }
-      const unsigned char* scale = group + words * stride + part.tile * kTile * scale_bytes;
-      const unsigned char* offset = scale + part.panel_tiles * kTile * scale_bytes;
+      const GroupScales scales(part, g);
       TF_UNROLL
       for (int t = 0; t < kTiles; ++t) {
-        const __m256 s = LoadScale(matrix, scale + t * kTile * scale_bytes);
-        const __m256 o = LoadScale(matrix, offset + t * kTile * scale_bytes);
+        const __m256 s = scales.Scale(t), o = scales.Offset(t);
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           total[r][t] = _mm256_fmadd_ps(sum[r][t], s, total[r][t]);
@@ -164,23 +181,20 @@ struct Quantised {
   // After the weights come each group's scales and offsets.
   TF_AVX2 static void SpreadOut(const Part& part, size_t first, size_t inputs, float* out) {
     const Matrix& matrix = part.matrix;
-    const size_t stride = part.panel_tiles * sizeof(__m256i), scale_bytes = matrix.scale_bytes();
-    const size_t size = matrix.group, words = size / kPerWord;
+    const size_t stride = part.stride(), size = matrix.group, steps = size / kStepCodes<kBits>;
     float* scales = out + inputs * 8 * kPartTiles;
     for (size_t g = first / size; g < (first + inputs) / size; ++g, scales += 16 * kPartTiles) {
-      const unsigned char* group = part.panel + g * part.group_stride();
-      const unsigned char* at = group + part.tile * sizeof(__m256i);
-      for (size_t w = 0; w < words; ++w, at += stride, out += kPerWord * 8 * kPartTiles) {
-        __m256i now[kPartTiles];
-        LoadWords(at, now);
-        Spread<kBits>(now, out);
+      const unsigned char* at = part.codes(g);
+      for (size_t s = 0; s < steps; ++s, at += kStepWords<kBits> * stride) {
+        Step<kBits, kPartTiles>(at, stride, [&](const __m256i(&words)[kPartTiles], int code) TF_AVX2 {
+          Spread<kUnpacked>(words, out + code * 8 * kPartTiles);
+        });
+        out += kStepCodes<kBits> * 8 * kPartTiles;
       }
-      const unsigned char* scale = group + words * stride + part.tile * kTile * scale_bytes;
-      const unsigned char* offset = scale + part.panel_tiles * kTile * scale_bytes;
+      const GroupScales group(part, g);
       for (int t = 0; t < kPartTiles; ++t) {
-        _mm256_store_ps(scales + 8 * t, LoadScale(matrix, scale + t * kTile * scale_bytes));
-        _mm256_store_ps(scales + 8 * (kPartTiles + t),
-                        LoadScale(matrix, offset + t * kTile * scale_bytes));
+        _mm256_store_ps(scales + 8 * t, group.Scale(t));
+        _mm256_store_ps(scales + 8 * (kPartTiles + t), group.Offset(t));
       }
     }
   }
@@ -372,6 +386,10 @@ TF_AVX2 void PanelAvx2(const Matrix& matrix, const Around& around, const Prepare
   switch (matrix.format) {
     case Format::kQ4:
       return Panel<Quantised<4>>(part, around, prepared, y);
+    case Format::kQ5:
+      return Panel<Quantised<5>>(part, around, prepared, y);
+    case Format::kQ6:
+      return Panel<Quantised<6>>(part, around, prepared, y);
     case Format::kQ8:
       return Panel<Quantised<8>>(part, around, prepared, y);
     case Format::kF32:
@@ -411,7 +429,7 @@ TF_AVX2 void PrepareRow(const Matrix& matrix, const Around& around, const float*
       _mm256_storeu_ps(values + k, _mm256_mul_ps(value, _mm256_loadu_ps(around.norm + k)));
     }
   }
-  if (!matrix.codes_per_word()) return;
+  if (!matrix.bits()) return;
   // 16^-i or 256^-i for code i of a word, 1 for the last (see Unpack).
   const __m256 power =
       matrix.format == Format::kQ4

@@ -51,33 +51,62 @@ TF_INLINE512 void Clear(__m512 (&sum)[kRows][kVectors]) {
   for (int i = 0; i < kRows * kVectors; ++i) sum[i / kVectors][i % kVectors] = _mm512_setzero_ps();
 }
 
+// Adds the products of a bundle of codes.
+template <int kBits, int kRows, int j = 0>
+TF_INLINE512 void AddBundle(const unsigned char* at, const float* x,
+                            __m512 (&sum)[kRows][kVectors]) {
+  if constexpr (j < Bundle<kBits>::kSpread) {
+    __m512i words[kVectors];
+    TF_UNROLL
+    for (int v = 0; v < kVectors; ++v) words[v] = SpreadWide<kBits, j>(at + 64 * v);
+    Codes<8>(words, x + 4 * j * kRows, sum);
+    AddBundle<kBits, kRows, j + 1>(at, x, sum);
+  }
+}
+
+// Adds the products of a word of 4-bit codes.
+template <int kRows>
+TF_INLINE512 void AddWord(const unsigned char* at, const float* x,
+                          __m512 (&sum)[kRows][kVectors]) {
+  __m512i now[kVectors];
+  TF_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    now[v] = _mm512_loadu_si512(at + 64 * v);
+    _mm_prefetch(at + 64 * v + kAhead, _MM_HINT_T0);
+  }
+  Codes<4>(now, x, sum);
+}
+
 // The two forms of a matrix. Rows gives the totals of a block of rows.
 template <int kBits>
 struct Quantised {
+  static constexpr size_t kStepCodes = kBits == 4 ? 8 : Bundle<kBits>::kCodes;
+  static constexpr size_t kStepBytes = (kBits == 4 ? 1 : Bundle<kBits>::kWords) * kWidth * 4;
+
   template <int kRows>
   TF_INLINE512 static void Rows(const Panel& panel, const float* x, const float* sums,
                                 __m512 (&total)[kRows][kVectors]) {
-    constexpr size_t kPerWord = 32 / kBits;
     const Matrix& matrix = panel.matrix;
-    const size_t words = matrix.group / kPerWord, groups = matrix.groups();
-    const size_t scale_row = kWidth * matrix.scale_bytes();
-    const unsigned char* at = panel.data;
+    const size_t group_bytes = kPanelTiles * matrix.group_bytes();
+    const unsigned char* group = panel.data + kPanelTiles * matrix.head_bytes();
     Clear(total);
-    for (size_t g = 0; g < groups; ++g, at += 2 * scale_row, sums += kRows) {
+    for (size_t g = 0; g < matrix.groups(); ++g, group += group_bytes, sums += kRows) {
       __m512 sum[kRows][kVectors];
       Clear(sum);
-      for (size_t w = 0; w < words; ++w, at += kWidth * 4, x += kPerWord * kRows) {
-        __m512i now[kVectors];
-        TF_UNROLL
-        for (int v = 0; v < kVectors; ++v) {
-          now[v] = _mm512_loadu_si512(at + 64 * v);
-          _mm_prefetch(at + 64 * v + kAhead, _MM_HINT_T0);
+      const unsigned char* at = group;
+      for (size_t k = 0; k < matrix.group; k += kStepCodes, at += kStepBytes) {
+        if constexpr (kBits == 4) {
+          AddWord(at, x, sum);
+        } else {
+          PrefetchBundle<kBits>(at);
+          AddBundle<kBits>(at, x, sum);
         }
-        Codes<kBits>(now, x, sum);
+        x += kStepCodes * kRows;
       }
+      const WideScales scales(panel, g);
       TF_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        const __m512 s = Scale(matrix, at, v), o = Scale(matrix, at + scale_row, v);
+        const __m512 s = scales.Scale(v), o = scales.Offset(v);
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           total[r][v] = _mm512_fmadd_ps(sum[r][v], s, total[r][v]);
@@ -155,6 +184,10 @@ TF_AVX512 void PanelAvx512(const Matrix& matrix, const Around& around, const Pre
   switch (matrix.format) {
     case Format::kQ4:
       return Rows<Quantised<4>>(whole, around, prepared, y);
+    case Format::kQ5:
+      return Rows<Quantised<5>>(whole, around, prepared, y);
+    case Format::kQ6:
+      return Rows<Quantised<6>>(whole, around, prepared, y);
     case Format::kQ8:
       return Rows<Quantised<8>>(whole, around, prepared, y);
     case Format::kF32:

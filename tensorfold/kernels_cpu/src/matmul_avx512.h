@@ -23,10 +23,57 @@ struct Panel {
   size_t output;  // the first
 };
 
-// Scales or offsets of vector v of a panel.
-TF_INLINE512 __m512 Scale(const Matrix& matrix, const unsigned char* at, int v) {
-  at += v * kWide512 * matrix.scale_bytes();
-  return matrix.half_scales ? LoadHalves(at) : _mm512_loadu_ps(at);
+// The scales and offsets of a group of a panel.
+struct WideScales {
+  TF_INLINE512 WideScales(const Panel& panel, size_t g)
+      : matrix(panel.matrix), scale(matrix, panel.data, kPanelTiles, g, 0),
+        offset(matrix, panel.data, kPanelTiles, g, matrix.zero ? 0 : 1) {}
+
+  TF_INLINE512 __m512 Load(const ScaleRow& row, int v) const {
+    const size_t at = v * kWide512;
+    if (matrix.scales == Scales::kHalf) return LoadHalves(row.values + 2 * at);
+    if (matrix.scales == Scales::kFloat) return _mm512_loadu_ps(row.values + 4 * at);
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.values + at));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)),
+                         LoadHalves(row.steps + 2 * at));
+  }
+  TF_INLINE512 __m512 Scale(int v) const { return Load(scale, v); }
+  TF_INLINE512 __m512 Offset(int v) const {
+    const __m512 value = Load(offset, v);
+    if (!matrix.zero) return value;
+    return _mm512_mul_ps(value, _mm512_set1_ps(-static_cast<float>(matrix.zero)));
+  }
+
+  const Matrix& matrix;
+  ScaleRow scale, offset;
+};
+
+// Word j of a bundle of a panel, spread out, for the 16 outputs at `at`.
+template <int kBits, int j>
+TF_INLINE512 __m512i SpreadWide(const unsigned char* at) {
+  if constexpr (kBits == 8) {
+    return _mm512_loadu_si512(at);
+  } else {
+    using Form = Bundle<kBits>;
+    __m512i low = _mm512_loadu_si512(at + j / 2 * kWidth * 4);
+    __m512i high = _mm512_loadu_si512(at + (Form::kWords - 1) * kWidth * 4);
+    if constexpr (j % 2) low = _mm512_srli_epi32(low, 4);
+    if constexpr (Form::Shift(j) > 0) high = _mm512_slli_epi32(high, Form::Shift(j));
+    if constexpr (Form::Shift(j) < 0) high = _mm512_srli_epi32(high, -Form::Shift(j));
+    // (low & mask) | high
+    constexpr int kAndOr = 0xea;
+    return _mm512_ternarylogic_epi32(low, _mm512_set1_epi32(0x0f0f0f0f),
+                                     _mm512_and_si512(high, _mm512_set1_epi32(Form::kRest)), kAndOr);
+  }
+}
+
+// Asks for the bundle of a panel that will be read some time from now.
+template <int kBits>
+TF_INLINE512 void PrefetchBundle(const unsigned char* at) {
+  TF_UNROLL
+  for (int line = 0; line < Bundle<kBits>::kWords * kVectors; ++line) {
+    _mm_prefetch(at + 64 * line + kAhead, _MM_HINT_T0);
+  }
 }
 
 // A row's totals to y, with bias and residual. The last outputs of a panel may be padding.

@@ -76,7 +76,7 @@ TF_AVX2 void Prepare(const Matrix& matrix, const float* x, size_t rows, int32_t*
 // or of all 4-bit codes.
 template <int kBits, int kRows, int kTiles>
 struct Sums {
-  static constexpr int kParts = kBits / 4;
+  static constexpr int kParts = kBits == 4 ? 1 : 2;
 
   TF_INLINE void Clear() {
     TF_UNROLL
@@ -104,29 +104,63 @@ struct Sums {
   __m256i of[kParts][kRows][kTiles];
 };
 
-template <int kBits, int kRows, int kTiles>
-TF_INLINE void Block(const unsigned char* at, size_t stride, size_t words,
-                     const int32_t* row_words, Sums<kBits, kRows, kTiles>& sums) {
-  const __m256i low = _mm256_set1_epi32(0x0f0f0f0f);
-  sums.Clear();
-  for (size_t w = 0; w < words; ++w, at += stride, row_words += 8 / kBits * kRows) {
+// Adds the products of word j of a bundle, and of those after it.
+template <int kBits, int kRows, int kTiles, int j = 0>
+TF_INLINE void AddBundle(const unsigned char* at, size_t stride, const int32_t* row_words,
+                         Sums<kBits, kRows, kTiles>& sums) {
+  if constexpr (j < Bundle<kBits>::kSpread) {
+    const __m256i low = _mm256_set1_epi32(0x0f0f0f0f);
     TF_UNROLL
     for (int t = 0; t < kTiles; ++t) {
-      const __m256i now = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at) + t);
-      _mm_prefetch(at + t * sizeof(__m256i) + kAhead, _MM_HINT_T0);
-      const __m256i first = _mm256_and_si256(now, low);
-      const __m256i second = _mm256_and_si256(_mm256_srli_epi32(now, 4), low);
+      const unsigned char* const tile = at + t * sizeof(__m256i);
+      const __m256i codes = SpreadWord<kBits, j>(tile, stride);
+      if constexpr (j < Bundle<kBits>::kWords) {
+        _mm_prefetch(tile + j * stride + kAhead, _MM_HINT_T0);
+      }
+      const __m256i first = _mm256_and_si256(codes, low);
+      const __m256i second = _mm256_and_si256(_mm256_srli_epi32(codes, 4), low);
       TF_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        if constexpr (kBits == 4) {
-          sums.Add(0, r, t, first, row_words[r]);
-          sums.Add(0, r, t, second, row_words[kRows + r]);
-        } else {
-          sums.Add(0, r, t, first, row_words[r]);
-          sums.Add(1, r, t, second, row_words[r]);
-        }
+        sums.Add(0, r, t, first, row_words[j * kRows + r]);
+        sums.Add(1, r, t, second, row_words[j * kRows + r]);
       }
     }
+    AddBundle<kBits, kRows, kTiles, j + 1>(at, stride, row_words, sums);
+  }
+}
+
+// Adds the products of a word of 4-bit codes, which is two words of bytes.
+template <int kRows, int kTiles>
+TF_INLINE void AddWord(const unsigned char* at, const int32_t* row_words,
+                       Sums<4, kRows, kTiles>& sums) {
+  const __m256i low = _mm256_set1_epi32(0x0f0f0f0f);
+  TF_UNROLL
+  for (int t = 0; t < kTiles; ++t) {
+    const __m256i now = LoadWords(at + t * sizeof(__m256i));
+    _mm_prefetch(at + t * sizeof(__m256i) + kAhead, _MM_HINT_T0);
+    const __m256i first = _mm256_and_si256(now, low);
+    const __m256i second = _mm256_and_si256(_mm256_srli_epi32(now, 4), low);
+    TF_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      sums.Add(0, r, t, first, row_words[r]);
+      sums.Add(0, r, t, second, row_words[kRows + r]);
+    }
+  }
+}
+
+// The products of a block of inputs.
+template <int kBits, int kRows, int kTiles>
+TF_INLINE void Block(const unsigned char* at, size_t stride, size_t block,
+                     const int32_t* row_words, Sums<kBits, kRows, kTiles>& sums) {
+  constexpr int kCodes = kBits == 4 ? 8 : Bundle<kBits>::kCodes;
+  sums.Clear();
+  for (size_t k = 0; k < block; k += kCodes, at += kCodes * kBits / 32 * stride) {
+    if constexpr (kBits == 4) {
+      AddWord(at, row_words, sums);
+    } else {
+      AddBundle(at, stride, row_words, sums);
+    }
+    row_words += kCodes / 4 * kRows;
   }
 }
 
@@ -134,26 +168,22 @@ template <int kBits, int kRows, int kTiles>
 TF_AVX2 __attribute__((noinline)) void Rows(const Part& part, const Around& around,
                                             const PreparedInt8& prepared, size_t row, float* y) {
   const Matrix& matrix = part.matrix;
-  const size_t block = matrix.block(), words = block * kBits / 32;
-  const size_t stride = part.panel_tiles * sizeof(__m256i);
-  const size_t scale_row = part.panel_tiles * kTile * matrix.scale_bytes();
-  const size_t scale_tile = kTile * matrix.scale_bytes();
+  const size_t block = matrix.block(), stride = part.stride();
   const int32_t* row_words = prepared.codes + row * (matrix.inputs / 4);
   const float* scales = prepared.scales + row * (matrix.inputs / block);
   const float* row_sums = prepared.sums + row * matrix.groups();
   alignas(32) float totals[kRows][kTiles * kTile] = {};
-  const unsigned char* group = part.panel;
-  for (size_t g = 0; g < matrix.groups(); ++g, group += part.group_stride(), row_sums += kRows) {
-    const unsigned char* at = group + part.tile * sizeof(__m256i);
-    const unsigned char* scale = group + matrix.group * kBits / 32 * stride + part.tile * scale_tile;
+  for (size_t g = 0; g < matrix.groups(); ++g, row_sums += kRows) {
+    const GroupScales group_scales(part, g);
+    const unsigned char* at = part.codes(g);
     for (size_t k = 0; k < matrix.group; k += block, scales += kRows) {
       Sums<kBits, kRows, kTiles> sums;
-      Block(at, stride, words, row_words, sums);
-      at += words * stride;
+      Block(at, stride, block, row_words, sums);
+      at += block * kBits / 32 * stride;
       row_words += block / 4 * kRows;
       TF_UNROLL
       for (int t = 0; t < kTiles; ++t) {
-        const __m256 s = LoadScale(matrix, scale + t * scale_tile);
+        const __m256 s = group_scales.Scale(t);
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           float* const to = totals[r] + t * kTile;
@@ -164,7 +194,7 @@ TF_AVX2 __attribute__((noinline)) void Rows(const Part& part, const Around& arou
     }
     TF_UNROLL
     for (int t = 0; t < kTiles; ++t) {
-      const __m256 o = LoadScale(matrix, scale + scale_row + t * scale_tile);
+      const __m256 o = group_scales.Offset(t);
       TF_UNROLL
       for (int r = 0; r < kRows; ++r) {
         float* const to = totals[r] + t * kTile;
@@ -210,8 +240,16 @@ TF_AVX2 void PanelAvx2(const Matrix& matrix, const Around& around, const Prepare
                        size_t panel, float* y) {
   const Part part{matrix, matrix.panel(panel), 0, matrix.panel_tiles(panel),
                   panel * kPanelTiles * kTile};
-  if (matrix.format == Format::kQ4) return Panel<4>(part, around, prepared, y);
-  Panel<8>(part, around, prepared, y);
+  switch (matrix.bits()) {
+    case 4:
+      return Panel<4>(part, around, prepared, y);
+    case 5:
+      return Panel<5>(part, around, prepared, y);
+    case 6:
+      return Panel<6>(part, around, prepared, y);
+    default:
+      return Panel<8>(part, around, prepared, y);
+  }
 }
 
 }  // namespace

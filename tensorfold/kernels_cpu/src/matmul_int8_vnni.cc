@@ -27,65 +27,82 @@ TF_INLINE_VNNI void Accumulate(const __m512i (&codes)[kVectors], const int32_t* 
   }
 }
 
-// The products of a block of inputs; how far `at` gets.
+template <int kBits, int kRows, int j = 0>
+TF_INLINE_VNNI void AddBundle(const unsigned char* at, const int32_t* row_words,
+                              __m512i (&sum)[kRows][kVectors]) {
+  if constexpr (j < Bundle<kBits>::kSpread) {
+    __m512i codes[kVectors];
+    TF_UNROLL
+    for (int v = 0; v < kVectors; ++v) codes[v] = SpreadWide<kBits, j>(at + 64 * v);
+    Accumulate(codes, row_words + j * kRows, sum);
+    AddBundle<kBits, kRows, j + 1>(at, row_words, sum);
+  }
+}
+
+// A word of 4-bit codes is two words of bytes.
+template <int kRows>
+TF_INLINE_VNNI void AddWord(const unsigned char* at, const int32_t* row_words,
+                            __m512i (&sum)[kRows][kVectors]) {
+  const __m512i low = _mm512_set1_epi32(0x0f0f0f0f);
+  __m512i now[kVectors], codes[kVectors];
+  TF_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    now[v] = _mm512_loadu_si512(at + 64 * v);
+    _mm_prefetch(at + 64 * v + kAhead, _MM_HINT_T0);
+    codes[v] = _mm512_and_si512(now[v], low);
+  }
+  Accumulate(codes, row_words, sum);
+  TF_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    codes[v] = _mm512_and_si512(_mm512_srli_epi32(now[v], 4), low);
+  }
+  Accumulate(codes, row_words + kRows, sum);
+}
+
+// The products of a block of inputs.
 template <int kBits, int kBlock, int kRows>
-TF_INLINE_VNNI const unsigned char* Block(const unsigned char* at, const int32_t* row_words,
-                                          __m512i (&sum)[kRows][kVectors]) {
+TF_INLINE_VNNI void Block(const unsigned char* at, const int32_t* row_words,
+                          __m512i (&sum)[kRows][kVectors]) {
+  constexpr int kCodes = kBits == 4 ? 8 : Bundle<kBits>::kCodes;
   TF_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) {
     sum[i / kVectors][i % kVectors] = _mm512_setzero_si512();
   }
   TF_UNROLL
-  for (int w = 0; w < kBlock * kBits / 32; ++w, at += kWidth * 4) {
-    __m512i now[kVectors];
-    TF_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      now[v] = _mm512_loadu_si512(at + 64 * v);
-      _mm_prefetch(at + 64 * v + kAhead, _MM_HINT_T0);
-    }
-    if constexpr (kBits == 8) {
-      Accumulate(now, row_words, sum);
-      row_words += kRows;
+  for (int k = 0; k < kBlock; k += kCodes, at += kCodes * kBits / 8 * kWidth) {
+    if constexpr (kBits == 4) {
+      AddWord(at, row_words + k / 4 * kRows, sum);
     } else {
-      const __m512i low = _mm512_set1_epi32(0x0f0f0f0f);
-      __m512i codes[kVectors];
-      TF_UNROLL
-      for (int v = 0; v < kVectors; ++v) codes[v] = _mm512_and_si512(now[v], low);
-      Accumulate(codes, row_words, sum);
-      TF_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        codes[v] = _mm512_and_si512(_mm512_srli_epi32(now[v], 4), low);
-      }
-      Accumulate(codes, row_words + kRows, sum);
-      row_words += 2 * kRows;
+      PrefetchBundle<kBits>(at);
+      AddBundle<kBits>(at, row_words + k / 4 * kRows, sum);
     }
   }
-  return at;
 }
 
 template <int kBits, int kBlock, int kRows>
 TF_VNNI __attribute__((noinline)) void Rows(const Panel& panel, const Around& around,
                                             const PreparedInt8& prepared, size_t row, float* y) {
   const Matrix& matrix = panel.matrix;
-  const size_t scale_row = kWidth * matrix.scale_bytes();
   const int32_t* row_words = prepared.codes + row * (matrix.inputs / 4);
   const float* scales = prepared.scales + row * (matrix.inputs / kBlock);
   const float* sums = prepared.sums + row * matrix.groups();
-  const unsigned char* at = panel.data;
+  const size_t group_bytes = kPanelTiles * matrix.group_bytes();
+  const unsigned char* group = panel.data + kPanelTiles * matrix.head_bytes();
   __m512 total[kRows][kVectors];
   TF_UNROLL
   for (int i = 0; i < kRows * kVectors; ++i) {
     total[i / kVectors][i % kVectors] = _mm512_setzero_ps();
   }
-  for (size_t g = 0; g < matrix.groups(); ++g, at += 2 * scale_row, sums += kRows) {
-    const unsigned char* const scale = at + matrix.group * kBits / 32 * kWidth * 4;
-    while (at < scale) {
+  for (size_t g = 0; g < matrix.groups(); ++g, group += group_bytes, sums += kRows) {
+    const WideScales group_scales(panel, g);
+    const unsigned char* at = group;
+    for (size_t k = 0; k < matrix.group; k += kBlock, at += kBlock * kBits / 8 * kWidth) {
       __m512i sum[kRows][kVectors];
-      at = Block<kBits, kBlock>(at, row_words, sum);
+      Block<kBits, kBlock>(at, row_words, sum);
       row_words += kBlock / 4 * kRows;
       TF_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        const __m512 s = Scale(matrix, scale, v);
+        const __m512 s = group_scales.Scale(v);
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           const __m512 scaled =
@@ -97,7 +114,7 @@ TF_VNNI __attribute__((noinline)) void Rows(const Panel& panel, const Around& ar
     }
     TF_UNROLL
     for (int v = 0; v < kVectors; ++v) {
-      const __m512 o = Scale(matrix, scale + scale_row, v);
+      const __m512 o = group_scales.Offset(v);
       TF_UNROLL
       for (int r = 0; r < kRows; ++r) {
         total[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(sums[r]), o, total[r][v]);
@@ -123,18 +140,18 @@ TF_VNNI void AllRows(const Panel& panel, const Around& around, const PreparedInt
   }
 }
 
+// Blocks are whole bundles.
 template <int kBits>
 TF_VNNI void AnyBlock(const Panel& panel, const Around& around, const PreparedInt8& prepared,
                       float* y) {
-  switch (panel.matrix.block()) {
-    case 32:
-      return AllRows<kBits, 32>(panel, around, prepared, y);
-    case 24:
-      return AllRows<kBits, 24>(panel, around, prepared, y);
-    case 16:
-      return AllRows<kBits, 16>(panel, around, prepared, y);
-    default:
-      return AllRows<kBits, 8>(panel, around, prepared, y);
+  const size_t block = panel.matrix.block();
+  if (block == 32) return AllRows<kBits, 32>(panel, around, prepared, y);
+  if constexpr (kBits != 5) {
+    if (block == 16) return AllRows<kBits, 16>(panel, around, prepared, y);
+  }
+  if constexpr (kBits == 4 || kBits == 8) {
+    if (block == 24) return AllRows<kBits, 24>(panel, around, prepared, y);
+    return AllRows<kBits, 8>(panel, around, prepared, y);
   }
 }
 
@@ -144,8 +161,16 @@ TF_VNNI void PanelVnni(const Matrix& matrix, const Around& around, const Prepare
     return kMatMulInt8Avx2.panel(matrix, around, prepared, panel, y);
   }
   const Panel whole{matrix, matrix.panel(panel), panel * kWidth};
-  if (matrix.format == Format::kQ4) return AnyBlock<4>(whole, around, prepared, y);
-  AnyBlock<8>(whole, around, prepared, y);
+  switch (matrix.bits()) {
+    case 4:
+      return AnyBlock<4>(whole, around, prepared, y);
+    case 5:
+      return AnyBlock<5>(whole, around, prepared, y);
+    case 6:
+      return AnyBlock<6>(whole, around, prepared, y);
+    default:
+      return AnyBlock<8>(whole, around, prepared, y);
+  }
 }
 
 }  // namespace

@@ -40,37 +40,53 @@ struct Place {
         column(output % (kTile * kPanelTiles)),
         width(kTile * matrix.panel_tiles(output / kTile / kPanelTiles)) {}
 
-  const unsigned char* group(const Matrix& matrix, size_t g) const {
-    return panel + g * matrix.group_bytes() * (width / kTile);
+  // Word w of group g.
+  uint32_t Word(const Matrix& matrix, size_t g, size_t w) const {
+    const size_t group = matrix.head_bytes() + g * matrix.group_bytes();
+    uint32_t word;
+    std::memcpy(&word, panel + group * (width / kTile) + (w * width + column) * 4, sizeof word);
+    return word;
   }
 
   const unsigned char* panel;
   size_t column, width;
 };
 
+template <int kBits>
+uint32_t BundledCode(const Matrix& matrix, const Place& place, size_t g, size_t input) {
+  using Form = Bundle<kBits>;
+  const size_t first = input / Form::kCodes * Form::kWords, i = input % Form::kCodes;
+  const int j = static_cast<int>(i / 4), byte = static_cast<int>(8 * (i % 4));
+  const uint32_t low = place.Word(matrix, g, first + j / 2) >> (byte + j % 2 * 4);
+  const uint32_t rest = place.Word(matrix, g, first + Form::kWords - 1) >> byte;
+  const uint32_t high = Form::Shift(j) > 0 ? rest << Form::Shift(j) : rest >> -Form::Shift(j);
+  return (low & 15) | (high & (Form::kRest & 255));
+}
+
 uint32_t Code(const Matrix& matrix, const Place& place, size_t input) {
-  const size_t per_word = matrix.codes_per_word(), bits = 32 / per_word;
-  const size_t word_of_group = input % matrix.group / per_word;
-  uint32_t word;
-  std::memcpy(&word,
-              place.group(matrix, input / matrix.group) +
-                  (word_of_group * place.width + place.column) * 4,
-              sizeof word);
-  return (word >> (input % per_word * bits)) & ((1u << bits) - 1);
+  const size_t g = input / matrix.group, in_group = input % matrix.group, bits = matrix.bits();
+  if (bits == 5) return BundledCode<5>(matrix, place, g, in_group);
+  if (bits == 6) return BundledCode<6>(matrix, place, g, in_group);
+  const size_t per_word = 32 / bits;
+  const uint32_t word = place.Word(matrix, g, in_group / per_word);
+  return (word >> (in_group % per_word * bits)) & ((1u << bits) - 1);
+}
+
+float ReadScale(const Matrix& matrix, const Place& place, size_t group, size_t which) {
+  const ScaleRow row(matrix, place.panel, place.width / kTile, group, which);
+  const size_t bytes = matrix.scale_bytes();
+  const unsigned char* value = row.values + place.column * bytes;
+  if (matrix.scales != Scales::kSteps) return ReadFloat(matrix, value, bytes);
+  return ReadFloat(matrix, row.steps + 2 * place.column, 2) * static_cast<int8_t>(*value);
 }
 
 float Scale(const Matrix& matrix, const Place& place, size_t group) {
-  const size_t codes = matrix.group / matrix.codes_per_word() * place.width * 4;
-  const size_t bytes = matrix.scale_bytes();
-  return ReadFloat(matrix, place.group(matrix, group) + codes + place.column * bytes, bytes);
+  return ReadScale(matrix, place, group, 0);
 }
 
 float Offset(const Matrix& matrix, const Place& place, size_t group) {
-  const size_t codes = matrix.group / matrix.codes_per_word() * place.width * 4;
-  const size_t bytes = matrix.scale_bytes();
-  return ReadFloat(matrix,
-                   place.group(matrix, group) + codes + (place.width + place.column) * bytes,
-                   bytes);
+  if (!matrix.zero) return ReadScale(matrix, place, group, 1);
+  return Scale(matrix, place, group) * -static_cast<float>(matrix.zero);
 }
 
 float DenseValue(const Matrix& matrix, const Place& place, size_t input) {
@@ -78,10 +94,10 @@ float DenseValue(const Matrix& matrix, const Place& place, size_t input) {
   return ReadFloat(matrix, place.panel + (input * place.width + place.column) * bytes, bytes);
 }
 
-// Code i of a word is masked out where it stands, so it counts 16^i (or 256^i) times too much. The
-// last one is shifted down instead, to keep clear of the sign.
+// Code i of a word (spread out, if it is of a bundle) is masked out where it stands, so it counts
+// 16^i (or 256^i) times too much. The last one is shifted down instead, to keep clear of the sign.
 size_t CodePlace(const Matrix& matrix, size_t input) {
-  const size_t per_word = matrix.codes_per_word(), i = input % per_word;
+  const size_t per_word = matrix.bits() == 4 ? 8 : 4, i = input % per_word;
   return i + 1 < per_word ? i * (32 / per_word) : 0;
 }
 
@@ -103,7 +119,7 @@ void PrepareRow(const Matrix& matrix, const Around& around, const float* x, size
       ready[k * stride] = ready[k * stride] * factor * around.norm[k];
     }
   }
-  if (!matrix.codes_per_word()) return;
+  if (!matrix.bits()) return;
   for (size_t g = 0; g < matrix.groups(); ++g) {
     float lanes[kLanes] = {0};
     for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; ++k) {
@@ -129,7 +145,7 @@ void Prepare(const Matrix& matrix, const Around& around, const float* x, size_t 
 float Dot(const Matrix& matrix, const Place& place, const float* x, const float* sums,
           size_t stride) {
   float total = 0;
-  if (!matrix.codes_per_word()) {
+  if (!matrix.bits()) {
     for (size_t k = 0; k < matrix.inputs; ++k) {
       total = std::fma(DenseValue(matrix, place, k), x[k * stride], total);
     }
@@ -173,7 +189,7 @@ void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared,
 
 // Where of a word's row the code of an input stands: see PreparedInt8.
 size_t CodeByte(const Matrix& matrix, size_t input) {
-  if (matrix.format == Format::kQ8) return input;
+  if (matrix.format != Format::kQ4) return input;
   return input / 8 * 8 + input % 8 / 2 + (input % 2 ? 4 : 0);
 }
 
@@ -268,7 +284,7 @@ void TakeRows(const Matrix& matrix, const int32_t* index, size_t rows, float* y)
         continue;
       }
       const Place place(matrix, index[r]);
-      if (!matrix.codes_per_word()) {
+      if (!matrix.bits()) {
         for (size_t k = 0; k < matrix.inputs; ++k) out[k] = DenseValue(matrix, place, k);
         continue;
       }
