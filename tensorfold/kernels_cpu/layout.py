@@ -38,6 +38,18 @@ def packed_codes(tensor: Quantised) -> tuple[str, np.ndarray]:
     return f"q{tensor.bits}", codes.view("<u4")
 
 
+def zero_code(tensor: Quantised) -> int:
+    """The code that means 0 in every group, so that offsets need not be written; 0 if none does."""
+    scaled = np.flatnonzero(tensor.scale)
+    if not len(scaled):
+        return 0
+    code = np.rint(-tensor.offset.flat[scaled[0]] / tensor.scale.flat[scaled[0]])
+    if not 0 < code < 256:
+        return 0
+    # The kernel multiplies in float32 too.
+    return int(code) if (tensor.offset == -code * tensor.scale).all() else 0
+
+
 def _bundles(codes: np.ndarray, bits: int, size: int) -> np.ndarray:
     """Bundles of `size` codes: their lower four bits, two words of bytes in one, then the rest."""
     rows, columns = codes.shape

@@ -6,7 +6,7 @@ docs/performance.md the share of the floor reached.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float, Int, UInt32
 
 from tensorfold.checkpoints.interface import Quantised, Tensor
-from tensorfold.kernels_cpu.layout import packed_codes, written
+from tensorfold.kernels_cpu.layout import packed_codes, written, zero_code
 
 _TILE = 8
 _PANEL_TILES = 6
@@ -23,8 +23,10 @@ _PANEL_TILES = 6
 _FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4, "q5": 5, "q6": 6}
 _SCALES = {"half": 0, "float": 1, "steps": 2}
 
-_ZEROS = (8, 16, 32, 128)
-"""Codes that may mean 0 in every group. Scales times these are exact."""
+Gate = Literal["swiglu", "geglu"]
+"""What joins the halves of a row before it is multiplied."""
+
+_GATES = {None: 0, "swiglu": 1, "geglu": 2}
 
 
 @jax.tree_util.register_dataclass
@@ -73,7 +75,7 @@ def pack(tensor: Tensor, parts: int = 1) -> PackedMatrix:
         data = _stacked([], [tensor], 1, parts)
         return PackedMatrix(data, tensor.dtype.name, columns, tensor.shape)
     format, codes = packed_codes(tensor)
-    zero = next((z for z in _ZEROS if (tensor.offset == -z * tensor.scale).all()), 0)
+    zero = zero_code(tensor)
     found = written([tensor.scale] if zero else [tensor.scale, tensor.offset], tensor.group)
     groups = tensor.shape[1] // tensor.group
     data = _stacked(found.steps, [codes, *found.values], groups, parts)
@@ -86,7 +88,7 @@ def matmul(
     *,
     bias: Float[Array, " N"] | None = None,
     norm: tuple[Float[Array, " K"], float] | None = None,
-    gated: bool = False,
+    gated: Gate | None = None,
     residual: Float[Array, "R N"] | None = None,
 ) -> Float[Array, "R N"]:
     """As `ops.matmul.matmul`."""
@@ -102,7 +104,7 @@ def matmul(
         none if bias is None else bias,
         none if residual is None else residual,
         epsilon=np.float32(epsilon),
-        gated=gated,
+        gate=np.int64(_GATES[gated]),
         int8=weight.int8,
         **_attributes(weight),
     )

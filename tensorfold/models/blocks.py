@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from tensorfold.models.family import PagedKV
 from tensorfold.ops import attention, matmul
+from tensorfold.ops.matmul import Gate
 from tensorfold.ops.norm import rms_norm
 from tensorfold.ops.rope import Angles
 from tensorfold.ops.rows import Rows
@@ -29,7 +30,7 @@ class Linear(nnx.Module):
         x: Float[Array, "R I"],
         *,
         norm: "RMSNorm | None" = None,
-        gated: bool = False,
+        gated: Gate | None = None,
         residual: Float[Array, "R O"] | None = None,
     ) -> Float[Array, "R O"]:
         """Apply to every row: normalised before, or gated (x is [R, 2 I]); added to `residual`."""
@@ -154,4 +155,4 @@ class GatedMLP(nnx.Module):
 
     def __call__(self, x: Float[Array, "R D"], norm: RMSNorm) -> Float[Array, "R D"]:
         """`x` plus the MLP of the normalised rows."""
-        return self.down_proj(self.gate_up_proj(x, norm=norm), gated=True, residual=x)
+        return self.down_proj(self.gate_up_proj(x, norm=norm), gated="swiglu", residual=x)

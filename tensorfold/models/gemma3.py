@@ -17,7 +17,7 @@ from tensorfold.models.blocks import KV, Attention, AttentionShape, Linear, RMSN
 from tensorfold.models.config import need, only, read_rope
 from tensorfold.models.decoder import Decoder, layer_leaves, outer_leaves
 from tensorfold.models.family import Family, Leaf, Spec, State
-from tensorfold.ops.activation import geglu, softcap
+from tensorfold.ops.activation import softcap
 from tensorfold.ops.rope import Angles, Rope
 from tensorfold.ops.rows import Rows
 
@@ -107,7 +107,7 @@ class MLP(nnx.Module):
 
     def __call__(self, x: Float[Array, "R D"], norm: RMSNorm) -> Float[Array, "R D"]:
         """The MLP of the normalised rows."""
-        return self.down_proj(geglu(self.gate_up_proj(x, norm=norm)))
+        return self.down_proj(self.gate_up_proj(x, norm=norm), gated="geglu")
 
 
 class Block(nnx.Module):

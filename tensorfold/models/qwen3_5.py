@@ -229,7 +229,7 @@ class SparseMLP(nnx.Module):
             self.experts_down.weight.get_value(),
             swiglu,
         )
-        shared = self.shared_down(self.shared_up(x, norm=norm), gated=True)
+        shared = self.shared_down(self.shared_up(x, norm=norm), gated="swiglu")
         return x + (routed + rounded(jax.nn.sigmoid(self.shared_gate(x, norm=norm)) * shared))
 
 

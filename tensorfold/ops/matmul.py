@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 
 from tensorfold.checkpoints.interface import Quantised, Tensor
 from tensorfold.kernels_cpu import matmul as kernel
-from tensorfold.kernels_cpu.matmul import PackedMatrix
-from tensorfold.ops.activation import swiglu
+from tensorfold.kernels_cpu.matmul import Gate, PackedMatrix
+from tensorfold.ops.activation import geglu, swiglu
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.norm import rms_norm
 from tensorfold.ops.rows import ROW_TILE
@@ -54,18 +54,18 @@ def matmul(
     *,
     bias: Float[Array, " N"] | None = None,
     norm: tuple[Float[Array, " K"], float] | None = None,
-    gated: bool = False,
+    gated: Gate | None = None,
     residual: Float[Array, "R N"] | None = None,
 ) -> Float[Array, "R N"]:
     """`residual + (x' @ weight.T + bias)` in float32; with a plain weight R is whole ROW_TILEs.
 
-    x' is x [R, K]; with `norm`, a weight and an epsilon, `rms_norm` of it; with `gated`, `swiglu`
-    of x [R, 2 K]. They belong to the op because a kernel does them while it reads and writes rows.
+    x' is x [R, K]; with `norm`, a weight and an epsilon, `rms_norm` of it; with `gated`, what this
+    function of ops/activation.py makes of x [R, 2 K]. They belong to the op because a kernel does them while it reads and writes rows.
     """
     if isinstance(weight, PackedMatrix):
         return kernel.matmul(x, weight, bias=bias, norm=norm, gated=gated, residual=residual)
-    if gated:
-        x = swiglu(x)
+    if gated is not None:
+        x = swiglu(x) if gated == "swiglu" else geglu(x)
     if norm is not None:
         x = rms_norm(x, *norm)
     y = dot(x, weight)

@@ -65,10 +65,10 @@ void TryMatMul(Matrix matrix, size_t rows, unsigned around_bits) {
       FillValues(at + codes, all - codes, size, matrix.format == Format::kBF16);
     }
   }
-  const bool gated = around_bits & 1;
-  const auto x = Floats(rows * inputs * (gated ? 2 : 1)), norm = Floats(inputs);
+  const Gate gate = !(around_bits & 1) ? Gate::kNone : rows % 2 ? Gate::kSilu : Gate::kGelu;
+  const auto x = Floats(rows * inputs * (gate != Gate::kNone ? 2 : 1)), norm = Floats(inputs);
   const auto bias = Floats(outputs), residual = Floats(rows * outputs);
-  const Around around{around_bits & 2 ? norm.data() : nullptr, 1e-5f, gated,
+  const Around around{around_bits & 2 ? norm.data() : nullptr, 1e-5f, gate,
                       around_bits & 4 ? bias.data() : nullptr,
                       around_bits & 8 ? residual.data() : nullptr};
   std::vector<float> plain(rows * outputs), fast(rows * outputs);

@@ -131,7 +131,7 @@ def test_with_all_around(use: str) -> None:
     x = rng.standard_normal((5, 192)).astype(np.float32)
     gate, up = x[:, :96].astype(np.float64), x[:, 96:]
     for before, ready in (
-        ({"gated": True}, gate / (1 + np.exp(-gate)) * up),
+        ({"gated": "swiglu"}, gate / (1 + np.exp(-gate)) * up),
         (
             {"norm": (scale, 1e-5)},
             gate / np.sqrt((gate**2).mean(axis=1, keepdims=True) + 1e-5) * scale,

@@ -80,10 +80,10 @@ def test_a_broken_row_breaks_no_other() -> None:
 
 
 @pytest.mark.parametrize(("bias", "residual"), [(False, True), (True, False)])
-@pytest.mark.parametrize("before", ["nothing", "norm", "gate"])
+@pytest.mark.parametrize("before", ["nothing", "norm", "swiglu", "geglu"])
 @pytest.mark.parametrize("columns", [64, 203])
 def test_what_belongs_to_the_product(before: str, residual: bool, bias: bool, columns: int) -> None:
-    x = normal(16, 2 * columns if before == "gate" else columns)
+    x = normal(16, 2 * columns if before in ("swiglu", "geglu") else columns)
     weight, norm_weight = normal(40, columns), normal(columns)
     offset, added = normal(40) if bias else None, normal(16, 40) if residual else None
     got = matmul(
@@ -91,15 +91,16 @@ def test_what_belongs_to_the_product(before: str, residual: bool, bias: bool, co
         prepare(weight),
         bias=None if offset is None else jnp.asarray(offset),
         norm=(jnp.asarray(norm_weight), 1e-2) if before == "norm" else None,
-        gated=before == "gate",
+        gated=before if before in ("swiglu", "geglu") else None,
         residual=None if added is None else jnp.asarray(added),
     )
     exact = x.astype(np.float64)
     if before == "norm":
         exact = exact / np.sqrt((exact**2).mean(axis=1, keepdims=True) + 1e-2) * norm_weight
-    if before == "gate":
+    if before in ("swiglu", "geglu"):
         gate, up = exact[:, :columns], exact[:, columns:]
-        exact = gate / (1 + np.exp(-gate)) * up
+        inner = gate if before == "swiglu" else (8 / np.pi) ** 0.5 * (gate + 0.044715 * gate**3)
+        exact = gate / (1 + np.exp(-inner)) * up
     wanted = exact @ weight.T.astype(np.float64)
     wanted += 0 if offset is None else offset
     wanted += 0 if added is None else added

@@ -67,10 +67,14 @@ def test_matmul_with_what_belongs_to_it(bias: bool, row_counts: tuple[int, ...])
         return matmul.matmul(whole, weight, bias=offset, norm=norm, residual=added)
 
     def gated(x: jax.Array) -> jax.Array:
-        return matmul.matmul(x, weight, bias=offset, gated=True)
+        return matmul.matmul(x, weight, bias=offset, gated="swiglu")
+
+    def gelu_gated(x: jax.Array) -> jax.Array:
+        return matmul.matmul(x, weight, bias=offset, gated="geglu")
 
     assert_invariant(normed, normal(256, 296), row_counts)
     assert_invariant(gated, normal(256, 400), row_counts)
+    assert_invariant(gelu_gated, normal(256, 400), row_counts)
 
 
 @pytest.mark.parametrize("width", [7, 64, 576, 2048])

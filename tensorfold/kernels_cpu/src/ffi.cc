@@ -40,12 +40,13 @@ Matrix MakeMatrix(int64_t format, int64_t outputs, int64_t inputs, int64_t group
 
 ffi::Error MatMulCall(Floats x, Words data, Floats norm, Floats bias, Floats residual,
                       ffi::Result<Floats> y, int64_t format, int64_t group, int64_t scales,
-                      int64_t zero, bool int8, float epsilon, bool gated) {
+                      int64_t zero, bool int8, float epsilon, int64_t gate) {
   const auto x_shape = x.dimensions();
-  const int64_t inputs = gated ? x_shape[1] / 2 : x_shape[1];
+  const int64_t inputs = gate ? x_shape[1] / 2 : x_shape[1];
   const Matrix matrix = MakeMatrix(format, y->dimensions()[1], inputs, group, scales, zero, int8,
                                    data);
-  const Around around{Optional(norm), epsilon, gated, Optional(bias), Optional(residual)};
+  const Around around{Optional(norm), epsilon, static_cast<Gate>(gate), Optional(bias),
+                      Optional(residual)};
   MatMul(matrix, around, x.typed_data(), x_shape[0], y->typed_data());
   return ffi::Error::Success();
 }
@@ -142,7 +143,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldMatMul, tensorfold::MatMulCall,
                                   .Attr<int64_t>("zero")
                                   .Attr<bool>("int8")
                                   .Attr<float>("epsilon")
-                                  .Attr<bool>("gated"));
+                                  .Attr<int64_t>("gate"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldTakeRows, tensorfold::TakeRowsCall,
                               ffi::Ffi::Bind()
@@ -195,7 +196,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 5; }
+int TensorfoldVersion() { return 6; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }

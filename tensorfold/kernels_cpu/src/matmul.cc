@@ -58,7 +58,7 @@ void MatMulInt8(const Matrix& matrix, const Around& around, const float* x, size
   int32_t* codes = code_scratch.data();
   float* scales = call_scratch.At(rows * (blocks + matrix.groups()));
   float* sums = scales + rows * blocks;
-  const size_t x_row = around.gated ? 2 * inputs : inputs;
+  const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
   // What comes before the rounding is as for floats, whose rows need nothing else.
   Matrix dense = matrix;
   dense.format = Format::kF32;
@@ -86,7 +86,7 @@ void MatMul(const Matrix& matrix, const Around& around, const float* x, size_t r
   const MatMulKernels& kernels = Kernels();
   float* ready = call_scratch.At(rows * (matrix.inputs + matrix.groups()));
   float* sums = ready + rows * matrix.inputs;
-  const size_t x_row = around.gated ? 2 * matrix.inputs : matrix.inputs;
+  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
   const Prepared prepared{ready, sums, rows};
   ParallelFor((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t i) {
     const size_t end = std::min(rows, (i + 1) * kRowsAtOnce);

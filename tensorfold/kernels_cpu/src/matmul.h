@@ -107,11 +107,16 @@ struct ScaleRow {
   const unsigned char* steps;
 };
 
+// silu(a) is a / (1 + e^-a), gelu(a), in its tanh form, a / (1 + e^-g) with
+// g = a (kGelu + kGeluCubed a^2).
+enum class Gate : int { kNone = 0, kSilu = 1, kGelu = 2 };
+constexpr float kGelu = 1.5957691216057308f, kGeluCubed = 0.07135481627260025f;
+
 // What becomes of x before the product and of y after it. Null pointers leave a part out.
 struct Around {
   const float* norm;  // [inputs]: x / sqrt(mean(x^2) + epsilon) * norm
   float epsilon;
-  bool gated;             // x is [rows, 2 * inputs]: silu(first half) * second half
+  Gate gate;              // x is [rows, 2 * inputs]: of the first half, times the second half
   const float* bias;      // [outputs], added to the product
   const float* residual;  // [rows, outputs], to which the result is added
 };

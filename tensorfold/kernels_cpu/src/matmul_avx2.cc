@@ -404,11 +404,16 @@ TF_AVX2 void PanelAvx2(const Matrix& matrix, const Around& around, const Prepare
 // x before the product, 8 inputs at `k`.
 TF_INLINE __m256 Before(const Around& around, const float* x, size_t inputs, size_t k) {
   const __m256 value = _mm256_loadu_ps(x + k);
-  if (!around.gated) return value;
-  const __m256 one = _mm256_set1_ps(1.0f);
-  const __m256 e = Exp(_mm256_sub_ps(_mm256_setzero_ps(), value));
-  const __m256 silu = _mm256_div_ps(value, _mm256_add_ps(one, e));
-  return _mm256_mul_ps(silu, _mm256_loadu_ps(x + inputs + k));
+  if (around.gate == Gate::kNone) return value;
+  __m256 power = value;
+  if (around.gate == Gate::kGelu) {
+    const __m256 square = _mm256_mul_ps(value, value);
+    power = _mm256_mul_ps(
+        value, _mm256_fmadd_ps(square, _mm256_set1_ps(kGeluCubed), _mm256_set1_ps(kGelu)));
+  }
+  const __m256 e = Exp(_mm256_sub_ps(_mm256_setzero_ps(), power));
+  const __m256 gate = _mm256_div_ps(value, _mm256_add_ps(_mm256_set1_ps(1.0f), e));
+  return _mm256_mul_ps(gate, _mm256_loadu_ps(x + inputs + k));
 }
 
 // One row: values [inputs], and its sums of groups `stride` apart.
@@ -451,7 +456,7 @@ TF_AVX2 void PrepareAvx2(const Matrix& matrix, const Around& around, const float
   const size_t inputs = matrix.inputs;
   if (inputs % 8) return kMatMulPortable.prepare(matrix, around, x, rows, ready, sums);
   if (rows == 1) return PrepareRow(matrix, around, x, 1, ready, sums);
-  const size_t x_row = around.gated ? 2 * inputs : inputs;
+  const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
   float* values = Buffer(kRowBlock * inputs);
   for (size_t r = 0; r < rows; ++r) {
     PrepareRow(matrix, around, x + r * x_row, rows, values + r * inputs, sums + r);

@@ -101,12 +101,19 @@ size_t CodePlace(const Matrix& matrix, size_t input) {
   return i + 1 < per_word ? i * (32 / per_word) : 0;
 }
 
+// x before the product; `up` is what its gate is for, if there is one.
+float Before(const Around& around, float value, const float* up) {
+  if (around.gate == Gate::kNone) return value;
+  const float gelu = value * std::fma(value * value, kGeluCubed, kGelu);
+  return value / (1.0f + std::exp(-(around.gate == Gate::kGelu ? gelu : value))) * *up;
+}
+
 // One row of a block: x[k] goes to ready[k * stride].
 void PrepareRow(const Matrix& matrix, const Around& around, const float* x, size_t stride,
                 float* ready, float* sums) {
   const size_t inputs = matrix.inputs;
   for (size_t k = 0; k < inputs; ++k) {
-    ready[k * stride] = around.gated ? x[k] / (1.0f + std::exp(-x[k])) * x[inputs + k] : x[k];
+    ready[k * stride] = Before(around, x[k], x + inputs + k);
   }
   if (around.norm) {
     float lanes[kLanes] = {0};
@@ -135,7 +142,7 @@ void PrepareRow(const Matrix& matrix, const Around& around, const float* x, size
 
 void Prepare(const Matrix& matrix, const Around& around, const float* x, size_t rows, float* ready,
              float* sums) {
-  const size_t x_row = around.gated ? 2 * matrix.inputs : matrix.inputs;
+  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
   for (size_t r = 0; r < rows; ++r) {
     PrepareRow(matrix, around, x + r * x_row, rows, ready + r, sums + r);
   }
