@@ -13,6 +13,7 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
     Gemma3TextConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     NemotronHConfig,
@@ -157,6 +158,16 @@ def _nemotron_h(**changes: Any) -> PretrainedConfig:
     return NemotronHConfig(**(sizes | mixers | changes))
 
 
+def _lfm2(**changes: Any) -> PretrainedConfig:
+    mixers = {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_multiple_of": 32,
+        "tie_word_embeddings": True,
+    }
+    return Lfm2Config(**(SIZES | mixers | changes))
+
+
 VARIANTS: dict[str, PretrainedConfig] = {
     "llama": _llama(num_hidden_layers=2),
     "llama tied": _llama(tie_word_embeddings=True),
@@ -293,6 +304,23 @@ VARIANTS: dict[str, PretrainedConfig] = {
         num_experts_per_tok=1,
         n_groups=1,
         use_conv_bias=False,
+    ),
+    "lfm2": _lfm2(),
+    "lfm2 untied, odd sizes, width as it is": _lfm2(
+        tie_word_embeddings=False,
+        hidden_size=72,
+        intermediate_size=200,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        vocab_size=301,
+        block_auto_adjust_ff_dim=False,
+        rope_theta=500.0,
+    ),
+    "lfm2 biases, wider filters, width times a factor": _lfm2(
+        conv_bias=True, conv_L_cache=5, block_ffn_dim_multiplier=1.3, num_key_value_heads=1
+    ),
+    "lfm2 attention first and last, two taps": _lfm2(
+        num_hidden_layers=4, layer_types=None, full_attn_idxs=[0, 3], conv_L_cache=2
     ),
 }
 """Every configuration that changes what a model computes."""

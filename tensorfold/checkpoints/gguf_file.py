@@ -1,6 +1,7 @@
 """A checkpoint in a GGUF file, or in the numbered parts of one."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,9 @@ from .joining import take_rows
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 
 _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_proj\.(weight|bias)")
+
+_FILTERS = ".conv.conv.weight"
+"""Short convolutions: Hugging Face has an axis more, of length 1."""
 
 
 def _part_paths(path: Path) -> tuple[str, list[Path]]:
@@ -64,6 +68,8 @@ def _collect(headers: list[GgufHeader], arch: str) -> dict[str, GgufTensor]:
                 raise CheckpointError(f"tensor {tensor.name!r} is not known")
             if name in found:
                 raise CheckpointError(f"tensor {tensor.name!r} is in two parts")
+            if name.endswith(_FILTERS) and len(tensor.shape) == 2:
+                tensor = replace(tensor, shape=(tensor.shape[0], 1, tensor.shape[1]))
             _check_type(tensor)
             found[name] = tensor
     return found

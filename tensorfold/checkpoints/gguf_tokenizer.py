@@ -64,6 +64,7 @@ _WORDS = {
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "falcon3": _LLAMA3,
+    "lfm2": _LLAMA3,
     "tekken": _Words((_TEKKEN,), whole_words=True, add_bos=True),
     "qwen2": _Words((_modern(r"\p{N}"),), compose=True),
     "qwen35": _Words((_modern(r"\p{N}", r"\p{M}"),), compose=True),

@@ -119,6 +119,18 @@ class Recurrent:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """State of a layer that is a short convolution, by lane: the inputs of its last two chunks of
+    64 positions, [lanes, 2, 64, channels]. Chunk c is at index c % 2. See ops/conv.py."""
+
+    channels: int
+
+    def shapes(self, lanes: int, pages: int) -> tuple[tuple[int, ...], ...]:
+        """The shape of the one array, float32."""
+        return ((lanes, 2, PAGE, self.channels),)
+
+
+@dataclass(frozen=True)
 class Stateless:
     """A layer that keeps nothing."""
 
@@ -127,7 +139,7 @@ class Stateless:
         return ()
 
 
-LayerState = PagedKV | Recurrent | Stateless
+LayerState = PagedKV | Recurrent | Convolution | Stateless
 
 
 def state_bytes(layers: tuple[LayerState, ...]) -> tuple[int, int]:

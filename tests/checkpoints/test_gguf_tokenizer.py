@@ -46,6 +46,7 @@ RULES = {
     "gpt-2": GPT2,
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), GPT2]),
     "llama-bpe": split_by(LLAMA3),
+    "lfm2": split_by(LLAMA3),
     "qwen2": split_by(QWEN2),
     "qwen35": split_by(QWEN35),
 }
@@ -54,7 +55,7 @@ RULES = {
 @cache
 def pair(name: str) -> tuple[tokenizers.Tokenizer, TextTokenizer]:
     """A tokenizer with the rule `name`, and what is built from its GGUF metadata."""
-    own = byte_level_tokenizer(RULES[name], size=700, ignore_merges=name == "llama-bpe")
+    own = byte_level_tokenizer(RULES[name], size=700, ignore_merges=name in ("llama-bpe", "lfm2"))
     if name.startswith("qwen"):
         own.normalizer = normalizers.NFC()
     return own, build_tokenizer(gguf_tokenizer_metadata(own, name))

@@ -70,6 +70,19 @@ def test_published_nemotron_h_files() -> None:
         load(published)
 
 
+def test_published_lfm2_files() -> None:
+    variant = "lfm2 attention first and last, two taps"
+    wanted = leaves_of(tiny_checkpoint(variant))
+    published = tiny_checkpoint(variant)
+    config = published.config
+    config["block_ff_dim"] = config.pop("intermediate_size")
+    config["tie_embedding"] = config.pop("tie_word_embeddings")
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    assert config.pop("layer_types") and config["full_attn_idxs"] == [0, 3]
+    published.arrays["lm_head.weight"] = published.arrays["model.embed_tokens.weight"]
+    assert leaves_of(published) == wanted
+
+
 @pytest.mark.parametrize(
     ("variant", "values", "message"),
     [
@@ -80,6 +93,9 @@ def test_published_nemotron_h_files() -> None:
         ("nemotron_h", {"mlp_hidden_act": "silu"}, "'mlp_hidden_act': 'silu' is not supported"),
         ("nemotron_h", {"layers_block_type": ["conv"]}, "layer type 'conv' is not supported"),
         ("nemotron_h", {"sliding_window": 64}, "'sliding_window': 64 is not supported"),
+        ("lfm2", {"layer_types": ["conv", "mamba"]}, "layer type 'mamba' is not supported"),
+        ("lfm2", {"num_key_value_heads": 3}, "4 attention heads do not share 3 kv heads"),
+        ("lfm2", {"block_ffn_dim_multiplier": None}, "'block_ffn_dim_multiplier' must be float"),
     ],
 )
 def test_what_can_not_run_is_named(variant: str, values: dict[str, object], message: str) -> None:
