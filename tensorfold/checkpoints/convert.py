@@ -20,7 +20,7 @@ _PART_BYTES = 2**30
 
 _FORMATS = {np.dtype(kind): name for name, kind in FLOATS.items()}
 
-_ROUTERS = (".gate.weight", ".shared_expert_gate.weight")
+_ROUTERS = (".gate.weight", ".shared_expert_gate.weight", ".router.weight")
 """Small matrices that choose experts: rounding them saves nothing and changes the choice."""
 
 

@@ -45,6 +45,7 @@ class Leaf:
     rows: those of the joined rows to take, in order; None for all
     add: added to every value (of a vector)
     parts: how many matrices of one size the rows are, for `ops.matmul.take_part`
+    turned: the last two axes of the tensors change places first: [..., inputs, outputs]
     otherwise: the names to read if the checkpoint has none of `sources`
     """
 
@@ -52,6 +53,7 @@ class Leaf:
     rows: tuple[int, ...] | None = None
     add: float = 0.0
     parts: int = 1
+    turned: bool = False
     otherwise: tuple[str, ...] = ()
 
     def under(self, prefix: str) -> "Leaf":
