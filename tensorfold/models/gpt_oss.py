@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from flax import nnx
-from jaxtyping import Float
 from jax import Array
+from jaxtyping import Float
 
 from tensorfold.models.blocks import KV, Attention, AttentionShape, Linear, RMSNorm
 from tensorfold.models.config import need, only, read_rope

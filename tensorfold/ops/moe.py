@@ -113,9 +113,7 @@ def experts(
     return mixed
 
 
-def _product(
-    x: Array, stack: Weight, biases: Array | None, expert: Array, total: int
-) -> Array:
+def _product(x: Array, stack: Weight, biases: Array | None, expert: Array, total: int) -> Array:
     """Rows times one expert's matrix, plus its bias."""
     bias = None
     if biases is not None:

@@ -18,6 +18,7 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen3_5_moe": {},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention"]},
     "lfm2": {},
+    "gpt_oss": {},
 }
 
 

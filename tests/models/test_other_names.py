@@ -8,6 +8,7 @@ import pytest
 from tiny import TinyCheckpoint, tiny_checkpoint
 
 from tensorfold.checkpoints.interface import CheckpointError
+from tensorfold.models.gpt_oss import GptOssConfig
 from tensorfold.runtime.load import load
 
 
@@ -70,6 +71,19 @@ def test_published_nemotron_h_files() -> None:
         load(published)
 
 
+def test_published_gpt_oss_configs() -> None:
+    new = dict(tiny_checkpoint("gpt_oss").config)
+    left_out = ("rope_parameters", "layer_types", "swiglu_alpha", "attention_bias")
+    old = {key: value for key, value in new.items() if key not in left_out}
+    scaling = dict(new["rope_parameters"])
+    old |= {"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
+    assert GptOssConfig.read(old) == GptOssConfig.read(new)
+    bare = {key: value for key, value in old.items() if not key.startswith("rope")}
+    read = GptOssConfig.read(bare).rope
+    assert read.frequencies[1] == pytest.approx(150000 ** (-1 / 8))
+    assert read.factor == pytest.approx(1 + 0.1 * np.log(32))
+
+
 def test_published_lfm2_files() -> None:
     variant = "lfm2 attention first and last, two taps"
     wanted = leaves_of(tiny_checkpoint(variant))
@@ -94,6 +108,10 @@ def test_published_lfm2_files() -> None:
         ("nemotron_h", {"layers_block_type": ["conv"]}, "layer type 'conv' is not supported"),
         ("nemotron_h", {"sliding_window": 64}, "'sliding_window': 64 is not supported"),
         ("lfm2", {"layer_types": ["conv", "mamba"]}, "layer type 'mamba' is not supported"),
+        ("gpt_oss", {"num_experts_per_tok": 7}, "7 experts a token, and only 6 in all"),
+        ("gpt_oss", {"layer_types": ["chunked"]}, "layer type 'chunked' is not supported"),
+        ("gpt_oss", {"sliding_window": None}, "'sliding_window' must be int, not None"),
+        ("gpt_oss", {"hidden_act": "gelu"}, "'hidden_act': 'gelu' is not supported"),
         ("lfm2", {"num_key_value_heads": 3}, "4 attention heads do not share 3 kv heads"),
         ("lfm2", {"block_ffn_dim_multiplier": None}, "'block_ffn_dim_multiplier' must be float"),
     ],
