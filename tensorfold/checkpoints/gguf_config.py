@@ -104,6 +104,20 @@ def _lfm2(
     }
 
 
+def _gpt_oss(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What gpt-oss has beyond the others' terms. Its rotation is blended between fractional
+    indices, which GGUF does not say, and its experts are [outputs, inputs] as GGUF has them."""
+    found: dict[str, Any] = {"quantization_config": {"quant_method": "gguf"}}
+    experts = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+    for ours, theirs in experts.items():
+        if f"gpt-oss.{theirs}" not in metadata:
+            raise CheckpointError(f"no gpt-oss.{theirs} in the metadata")
+        found[ours] = metadata[f"gpt-oss.{theirs}"]
+    if config["rope_scaling"] is not None:
+        found["rope_scaling"] = {**config["rope_scaling"], "truncate": False}
+    return found
+
+
 def architecture(metadata: Mapping[str, Any]) -> str:
     """`general.architecture`. Raises CheckpointError for one that is not known."""
     name = metadata.get("general.architecture")
@@ -149,5 +163,7 @@ def build_config(
         config.update(_gemma3(metadata, config))
     if arch == "lfm2":
         config.update(_lfm2(metadata, tensors, config))
+    if arch == "gpt-oss":
+        config.update(_gpt_oss(metadata, config))
     config.update({ours: metadata[key] for ours, key in _TOKENS.items() if key in metadata})
     return config

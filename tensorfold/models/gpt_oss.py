@@ -46,9 +46,9 @@ class ExpertShape:
     alpha: float
     limit: float
     turned: bool
-    """Plain checkpoints have the matrices as [inputs, outputs], MXFP4 ones as [outputs, inputs]. In
-    a width where one of the two tensors fits both ways, the other does not: a wrong guess ends the
-    load."""
+    """Plain folders have the matrices as [inputs, outputs], MXFP4 ones and GGUF as [outputs,
+    inputs]. In a width where one of the two tensors fits both ways, the other does not: a wrong
+    guess ends the load."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _experts(config: Mapping[str, Any]) -> ExpertShape:
         hidden=need(config, "intermediate_size"),
         alpha=need(rule, "swiglu_alpha", float),
         limit=need(rule, "swiglu_limit", float),
-        turned=quantised.get("quant_method") != "mxfp4",
+        turned=quantised.get("quant_method") not in ("mxfp4", "gguf"),
     )
 
 
