@@ -72,7 +72,7 @@ def attend(
     v_pages: Float[Array, "P K S H"],
     rows: Rows,
     window: int | None,
-    sinks: Float[Array, " N"] | None = None,
+    sinks: Float[Array, " N"] | None,
 ) -> Float[Array, "R N H"]:
     """Scaled queries over the written pages.
 
