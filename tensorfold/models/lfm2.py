@@ -90,8 +90,8 @@ def _layers(config: Mapping[str, Any]) -> list[str]:
     kinds = config.get("layer_types")
     if kinds is None:
         layers = range(need(config, "num_hidden_layers"))
-        full = config.get("full_attn_idxs", layers)
-        return [_ATTENTION if i in full else _CONVOLUTION for i in layers]
+        full = config.get("full_attn_idxs")
+        return [_ATTENTION if full is None or i in full else _CONVOLUTION for i in layers]
     for kind in kinds:
         if kind not in (_ATTENTION, _CONVOLUTION):
             raise ValueError(f"layer type {kind!r} is not supported")

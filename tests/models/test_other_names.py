@@ -8,7 +8,9 @@ import pytest
 from tiny import TinyCheckpoint, tiny_checkpoint
 
 from tensorfold.checkpoints.interface import CheckpointError
+from tensorfold.models.blocks import AttentionShape
 from tensorfold.models.gpt_oss import GptOssConfig
+from tensorfold.models.lfm2 import Lfm2Config
 from tensorfold.runtime.load import load
 
 
@@ -95,6 +97,8 @@ def test_published_lfm2_files() -> None:
     assert config.pop("layer_types") and config["full_attn_idxs"] == [0, 3]
     published.arrays["lm_head.weight"] = published.arrays["model.embed_tokens.weight"]
     assert leaves_of(published) == wanted
+    mixers = Lfm2Config.read(config | {"full_attn_idxs": None}).mixers
+    assert len(mixers) == 4 and all(isinstance(each, AttentionShape) for each in mixers)
 
 
 @pytest.mark.parametrize(
