@@ -7,7 +7,14 @@ from collections.abc import Iterable
 import jax
 
 from tensorfold.checkpoints.interface import Checkpoint
-from tensorfold.models.family import LayerState, PagedKV, Recurrent, Spec, state_bytes
+from tensorfold.models.family import (
+    Convolution,
+    LayerState,
+    PagedKV,
+    Recurrent,
+    Spec,
+    state_bytes,
+)
 from tensorfold.ops.implementation import describe as describe_ops
 from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.load import describe
@@ -75,4 +82,6 @@ def _kind(layer: LayerState) -> str:
             return "attention"
         case Recurrent():
             return "recurrent"
+        case Convolution():
+            return "short convolution"
     return ""

@@ -162,6 +162,8 @@ def test_info_on_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("qwen3_5", "3 recurrent, 1 attention"),
         ("qwen3_5_moe", "1 recurrent, 1 attention; 2 with experts"),
         ("nemotron_h", "1 recurrent, 1 experts, 1 attention, 1 feed-forward"),
+        ("lfm2", "2 short convolution, 1 attention"),
+        ("gpt_oss", "2 attention (1 with a window of 20); 2 with experts"),
     ],
 )
 def test_info_names_the_kinds_of_layers(variant: str, layers: str) -> None:

@@ -13,6 +13,8 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import (
     Gemma3TextConfig,
+    GptOssConfig,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     NemotronHConfig,
@@ -157,6 +159,32 @@ def _nemotron_h(**changes: Any) -> PretrainedConfig:
     return NemotronHConfig(**(sizes | mixers | changes))
 
 
+def _lfm2(**changes: Any) -> PretrainedConfig:
+    mixers = {
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "block_multiple_of": 32,
+        "tie_word_embeddings": True,
+    }
+    return Lfm2Config(**(SIZES | mixers | changes))
+
+
+def _gpt_oss(**changes: Any) -> PretrainedConfig:
+    sizes = {key: value for key, value in SIZES.items() if key != "rope_theta"}
+    layers = {
+        "num_hidden_layers": 2,
+        "head_dim": 16,
+        "sliding_window": 20,
+        "intermediate_size": 40,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "rope_parameters": _rope(
+            "yarn", factor=8.0, original_max_position_embeddings=64, truncate=False
+        ),
+    }
+    return GptOssConfig(**(sizes | layers | changes))
+
+
 VARIANTS: dict[str, PretrainedConfig] = {
     "llama": _llama(num_hidden_layers=2),
     "llama tied": _llama(tie_word_embeddings=True),
@@ -294,6 +322,52 @@ VARIANTS: dict[str, PretrainedConfig] = {
         n_groups=1,
         use_conv_bias=False,
     ),
+    "lfm2": _lfm2(),
+    "lfm2 untied, odd sizes, width as it is": _lfm2(
+        tie_word_embeddings=False,
+        hidden_size=72,
+        intermediate_size=200,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        vocab_size=301,
+        block_auto_adjust_ff_dim=False,
+        rope_theta=500.0,
+    ),
+    "lfm2 biases, wider filters, width times a factor": _lfm2(
+        conv_bias=True, conv_L_cache=5, block_ffn_dim_multiplier=1.3, num_key_value_heads=1
+    ),
+    "lfm2 attention first and last, two taps": _lfm2(
+        num_hidden_layers=4, layer_types=None, full_attn_idxs=[0, 3], conv_L_cache=2
+    ),
+    "gpt_oss": _gpt_oss(),
+    "gpt_oss tied, odd sizes": _gpt_oss(
+        tie_word_embeddings=True,
+        hidden_size=72,
+        intermediate_size=36,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=10,
+        num_local_experts=7,
+        num_experts_per_tok=3,
+        vocab_size=301,
+    ),
+    "gpt_oss one expert, no biases, wider window": _gpt_oss(
+        num_local_experts=1,
+        num_experts_per_tok=1,
+        attention_bias=False,
+        sliding_window=70,
+        layer_types=["full_attention", "sliding_attention"],
+        rope_parameters=_rope("default"),
+    ),
+    "gpt_oss all chosen, limits reached, one kv head": _gpt_oss(
+        num_local_experts=4,
+        num_experts_per_tok=4,
+        intermediate_size=32,
+        swiglu_alpha=1.3,
+        swiglu_limit=0.7,
+        num_key_value_heads=1,
+        sliding_window=1,
+    ),
 }
 """Every configuration that changes what a model computes."""
 
@@ -311,6 +385,8 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> PreTrainedModel:
                 weight.copy_(1 + 0.2 * noise)
             elif "embed" in name and not config.tie_word_embeddings:
                 weight.copy_(noise)
+            elif "sinks" in name:
+                weight.copy_(2 * noise)
             elif weight.ndim == 1:
                 weight.copy_(0.3 * noise)
             elif weight.ndim == 3 and "conv1d" not in name:

@@ -20,8 +20,9 @@ _PART_BYTES = 2**30
 
 _FORMATS = {np.dtype(kind): name for name, kind in FLOATS.items()}
 
-_ROUTERS = (".gate.weight", ".shared_expert_gate.weight")
-"""Small matrices that choose experts: rounding them saves nothing and changes the choice."""
+_NEVER_CODES = (".gate.weight", ".shared_expert_gate.weight", ".router.weight", "_bias")
+"""Small matrices that choose experts: rounding them saves nothing and changes the choice. And what
+experts add, which is no matrix though it has a row an expert."""
 
 
 def convert(
@@ -35,8 +36,8 @@ def convert(
     """Write `checkpoint` to the new folder `out`, whole or not at all.
 
     Tensors stay as they are. With `bits` (4 or 8) matrices become codes of so many bits, in groups
-    of `group` columns: all but routers, those whose columns are not whole groups, and those that
-    have no more bits already.
+    of `group` columns: all but routers and biases, those whose columns are not whole groups, and
+    those that have no more bits already.
 
     Raises CheckpointError if `out` exists or its parent does not, for a tensor that can't be read
     or quantised, and for a tokenizer that did not come from a file.
@@ -116,7 +117,7 @@ def _can_quantise(name: str, tensor: Tensor, bits: int, group: int) -> bool:
     if isinstance(tensor, Quantised) and tensor.bits <= bits:
         return False
     matrix = len(tensor.shape) == 2 and tensor.shape[1] % group == 0
-    return matrix and not name.endswith(_ROUTERS)
+    return matrix and not name.endswith(_NEVER_CODES)
 
 
 def _write_part(folder: Path, tensors: dict[str, Any]) -> None:

@@ -84,6 +84,16 @@ def _q8_0(blocks: np.ndarray) -> Quantised:
     return _result(blocks[..., 2:] ^ 0x80, scale, -128 * scale, 8, 32)
 
 
+_FP4_CODES = np.array([12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0], np.uint8)
+"""E2M1's values by its own codes, doubled and moved up by 12."""
+
+
+def _mxfp4(blocks: np.ndarray) -> Quantised:
+    # An exponent plus 127; one less, as the values are doubled.
+    scale = np.ldexp(np.float32(1), blocks[..., 0].astype(np.int32) - 128)
+    return _result(_FP4_CODES[_halves(blocks[..., 1:])], scale, -12 * scale, 8, 32)
+
+
 def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scale and offset [rows, blocks, 8] of Q4_K and Q5_K: 6-bit multiples of the block's two."""
     low, high, rest = blocks[..., 4:8], blocks[..., 8:12], blocks[..., 12:16]
@@ -129,6 +139,7 @@ FORMATS = {
     "Q5_0": BlockFormat(32, 22, _q5_0),
     "Q5_1": BlockFormat(32, 24, _q5_1),
     "Q8_0": BlockFormat(32, 34, _q8_0),
+    "MXFP4": BlockFormat(32, 17, _mxfp4),
     "Q4_K": BlockFormat(256, 144, _q4_k),
     "Q5_K": BlockFormat(256, 176, _q5_k),
     "Q6_K": BlockFormat(256, 210, _q6_k),

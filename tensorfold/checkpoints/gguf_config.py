@@ -40,12 +40,14 @@ _TOKENS = {
 
 
 def _scalar(key: str, value: Any) -> Any:
-    """A per-layer list whose entries agree as one number; anything else as it is."""
+    """A per-layer list whose entries agree as one number, zeros of layers without the part left
+    out; anything else as it is."""
     if not isinstance(value, np.ndarray):
         return value
-    if not len(value) or (value != value[0]).any():
+    found = np.unique(value[value != 0])
+    if len(found) != 1:
         raise CheckpointError(f"{key} differs between layers, which is not supported")
-    return value[0].item()
+    return found[0].item()
 
 
 def _rope_scaling(metadata: Mapping[str, Any], prefix: str) -> dict[str, Any] | None:
@@ -80,6 +82,40 @@ def _gemma3(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
         kinds = {True: "sliding_attention", False: "full_attention"}
         return found | {"layer_types": [kinds[bool(slides)] for slides in pattern]}
     return found if pattern is None else found | {"sliding_window_pattern": int(pattern)}
+
+
+def _lfm2(
+    metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What LFM2 has beyond the others' terms. Layers without key heads are convolutions, and the
+    width of the MLP is the final one."""
+    key = "lfm2.shortconv.l_cache"
+    if key not in metadata:
+        raise CheckpointError(f"no {key} in the metadata")
+    heads = np.broadcast_to(
+        metadata.get("lfm2.attention.head_count_kv", 1), config["num_hidden_layers"]
+    )
+    return {
+        "conv_L_cache": metadata[key],
+        "conv_bias": any(name.endswith(".conv.conv.bias") for name in tensors),
+        "layer_types": ["full_attention" if count else "conv" for count in heads],
+        "block_auto_adjust_ff_dim": False,
+        "norm_eps": config["rms_norm_eps"],
+    }
+
+
+def _gpt_oss(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """What gpt-oss has beyond the others' terms. Its rotation is blended between fractional
+    indices, which GGUF does not say, and its experts are [outputs, inputs] as GGUF has them."""
+    found: dict[str, Any] = {"quantization_config": {"quant_method": "gguf"}}
+    experts = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+    for ours, theirs in experts.items():
+        if f"gpt-oss.{theirs}" not in metadata:
+            raise CheckpointError(f"no gpt-oss.{theirs} in the metadata")
+        found[ours] = metadata[f"gpt-oss.{theirs}"]
+    if config["rope_scaling"] is not None:
+        found["rope_scaling"] = {**config["rope_scaling"], "truncate": False}
+    return found
 
 
 def architecture(metadata: Mapping[str, Any]) -> str:
@@ -125,5 +161,9 @@ def build_config(
     config["hidden_act"] = "silu"
     if arch == "gemma3":
         config.update(_gemma3(metadata, config))
+    if arch == "lfm2":
+        config.update(_lfm2(metadata, tensors, config))
+    if arch == "gpt-oss":
+        config.update(_gpt_oss(metadata, config))
     config.update({ours: metadata[key] for ours, key in _TOKENS.items() if key in metadata})
     return config

@@ -1,12 +1,15 @@
 """A checkpoint in a GGUF file, or in the numbered parts of one."""
 
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from . import gguf_blocks
 from .gguf_config import architecture, build_config
+from .gguf_experts import alternate, find_pairs
 from .gguf_header import GgufHeader, GgufTensor, read_header
 from .gguf_names import ROPE_FACTORS, hugging_face_name
 from .gguf_tokenizer import build_tokenizer, special_tokens
@@ -15,6 +18,7 @@ from .interface import (
     Checkpoint,
     CheckpointError,
     GenerationDefaults,
+    Quantised,
     Tensor,
     TensorInfo,
     WeightsFile,
@@ -24,6 +28,9 @@ from .joining import take_rows
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 
 _ROTATED = re.compile(r"model\.layers\.\d+\.self_attn\.([qk])_proj\.(weight|bias)")
+
+_FILTERS = ".conv.conv.weight"
+"""Short convolutions: Hugging Face has an axis more, of length 1."""
 
 
 def _part_paths(path: Path) -> tuple[str, list[Path]]:
@@ -45,7 +52,7 @@ def _check_type(tensor: GgufTensor) -> None:
         raise CheckpointError(
             f"tensor {tensor.name!r} is {tensor.format}, which is not supported (known: {known})"
         )
-    if len(tensor.shape) != 2:
+    if len(tensor.shape) < 2:
         raise CheckpointError(
             f"tensor {tensor.name!r} is {tensor.format} of shape {list(tensor.shape)}; "
             "only matrices can be quantised"
@@ -64,6 +71,8 @@ def _collect(headers: list[GgufHeader], arch: str) -> dict[str, GgufTensor]:
                 raise CheckpointError(f"tensor {tensor.name!r} is not known")
             if name in found:
                 raise CheckpointError(f"tensor {tensor.name!r} is in two parts")
+            if name.endswith(_FILTERS) and len(tensor.shape) == 2:
+                tensor = replace(tensor, shape=(tensor.shape[0], 1, tensor.shape[1]))
             _check_type(tensor)
             found[name] = tensor
     return found
@@ -80,7 +89,8 @@ def _pair_order(rows: int, heads: int) -> np.ndarray:
 def _decode(tensor: GgufTensor) -> Tensor:
     if tensor.format in FLOATS:
         return tensor.data.view(FLOATS[tensor.format]).reshape(tensor.shape)
-    return gguf_blocks.unpack(tensor.data.reshape(tensor.shape[0], -1), tensor.format)
+    rows = math.prod(tensor.shape[:-1])
+    return gguf_blocks.unpack(tensor.data.reshape(rows, -1), tensor.format)
 
 
 class GgufCheckpoint(Checkpoint):
@@ -108,7 +118,8 @@ class GgufCheckpoint(Checkpoint):
         found = _collect(headers, architecture(metadata))
         factors = found.pop(ROPE_FACTORS, None)
         self._found = found
-        self.tensors = {name: TensorInfo(each.shape, each.format) for name, each in found.items()}
+        self._pairs = find_pairs(found)
+        self.tensors = self._infos()
         values = None if factors is None else np.asarray(_decode(factors), np.float32).tolist()
         self.config = build_config(metadata, self.tensors, values)
         self._check_heads()
@@ -118,6 +129,19 @@ class GgufCheckpoint(Checkpoint):
         self.special_tokens = special_tokens(metadata)
         self.end_ids = self.tokenizer.end_ids
         self.generation = GenerationDefaults()
+
+    def _infos(self) -> dict[str, TensorInfo]:
+        """The tensors with pairs of them as one, of which the gates' format is named."""
+        infos = {name: TensorInfo(each.shape, each.format) for name, each in self._found.items()}
+        for whole, pair in self._pairs.items():
+            gates, ups = (infos.pop(name) for name in pair)
+            if gates.shape != ups.shape:
+                raise CheckpointError(
+                    f"tensor {whole!r} is {list(gates.shape)} and {list(ups.shape)}"
+                )
+            experts, width, *columns = gates.shape
+            infos[whole] = replace(gates, shape=(experts, 2 * width, *columns))
+        return infos
 
     def _check_heads(self) -> None:
         """That q and k can be put back in Hugging Face's order."""
@@ -139,6 +163,12 @@ class GgufCheckpoint(Checkpoint):
 
         Raises CheckpointError for a name the file does not have.
         """
+        if name in self._pairs:
+            gates, ups = (_decode(self._found[half]) for half in self._pairs[name])
+            both = alternate(gates, ups)
+            if isinstance(both, Quantised):
+                return both
+            return both.reshape(self.tensors[name].shape)
         tensor = self._found.get(name)
         if tensor is None:
             raise CheckpointError(f"{self._path}: no tensor {name!r}")

@@ -57,6 +57,12 @@ _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}"
 )
+_CASED = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+(?:{_CONTRACTIONS})?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*(?:{_CONTRACTIONS})?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}"
+)
+"""The rule of GPT-4o and gpt-oss."""
 
 _LLAMA3 = _Words((_modern(r"\p{N}{1,3}"),), whole_words=True, add_bos=True)
 _WORDS = {
@@ -64,6 +70,8 @@ _WORDS = {
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
     "falcon3": _LLAMA3,
+    "lfm2": _LLAMA3,
+    "gpt-4o": _Words((_CASED,)),
     "tekken": _Words((_TEKKEN,), whole_words=True, add_bos=True),
     "qwen2": _Words((_modern(r"\p{N}"),), compose=True),
     "qwen35": _Words((_modern(r"\p{N}", r"\p{M}"),), compose=True),
@@ -78,6 +86,8 @@ _ENDS = frozenset(
         "<|eom_id|>",
         "<|im_end|>",
         "<|end|>",
+        "<|return|>",
+        "<|call|>",
         "<end_of_turn>",
         "<|endoftext|>",
         "<|end_of_text|>",
@@ -228,11 +238,14 @@ def _find_ends(vocabulary: _Vocabulary) -> frozenset[int]:
     keys = ("eos_token_id", "eot_token_id", "eom_token_id")
     named = {vocabulary.named(key) for key in keys}
     spelled = {
-        token
+        text: token
         for token, text in enumerate(vocabulary.tokens)
         if vocabulary.kinds[token] == _Kind.CONTROL and text in _ENDS
     }
-    return frozenset(token for token in named | spelled if token is not None)
+    if {"<|return|>", "<|call|>"} <= spelled.keys():
+        spelled.pop("<|end|>", None)  # Of one message of several.
+    ends = named | set(spelled.values())
+    return frozenset(token for token in ends if token is not None)
 
 
 def special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -46,6 +46,11 @@ def take_rows(tensor: Tensor, order: np.ndarray) -> Tensor:
     return tensor[order]
 
 
+def turn(tensor: Tensor) -> Tensor:
+    """A tensor with its last two axes in each other's place; a quantised one as it is."""
+    return tensor if isinstance(tensor, Quantised) else np.swapaxes(tensor, -1, -2)
+
+
 def merge_axes(tensor: Tensor, axes: int) -> Tensor:
     """A tensor of more than `axes` axes with its first ones merged, others as they are."""
     if isinstance(tensor, Quantised) or len(tensor.shape) <= axes:

@@ -25,6 +25,7 @@ def attention(
     scale: float,
     window: int | None,
     qk_norm: tuple[Float[Array, " H"], Float[Array, " H"], float] | None,
+    sinks: Float[Array, " N"] | None = None,
 ) -> tuple[Float[Array, "R N H"], Float[Array, "P K H S"], Float[Array, "P K S H"]]:
     """As `ops.attention.attention`; the pages are written where they stand."""
     kv_heads, head_dim = k_pages.shape[1:3]
@@ -48,6 +49,7 @@ def attention(
         lane,
         position,
         block_table,
+        none if sinks is None else sinks,
         scale=np.float32(scale),
         window=np.int64(window or 0),
         epsilon=np.float32(epsilon),

@@ -15,7 +15,7 @@ _TARGETS = {
     "tensorfold_untouched": "TensorfoldUntouched",
 }
 
-_VERSION = 6
+_VERSION = 7
 """Of the packed matrices and calls; src/ffi.cc has it too."""
 
 LEVELS = ("portable", "avx2", "avx512")

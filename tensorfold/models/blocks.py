@@ -97,6 +97,8 @@ class AttentionShape:
     window: int | None = None
     scale: float | None = None
     """Of the scores; None for head_dim ** -0.5."""
+    sinks: bool = False
+    """Each head has a score that takes its part of the softmax and adds no value."""
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -118,6 +120,7 @@ class Attention(nnx.Module):
         epsilon = shape.qk_norm_epsilon
         self.q_norm = None if epsilon is None else RMSNorm(shape.head_dim, epsilon)
         self.k_norm = None if epsilon is None else RMSNorm(shape.head_dim, epsilon)
+        self.sinks = nnx.Param(jnp.zeros((shape.heads,))) if shape.sinks else None
         self.shape = shape
 
     def __call__(
@@ -142,6 +145,7 @@ class Attention(nnx.Module):
             scale=shape.head_dim**-0.5 if shape.scale is None else shape.scale,
             window=shape.window,
             qk_norm=qk_norm,
+            sinks=None if self.sinks is None else self.sinks[...],
         )
         return mixed.reshape(x.shape[0], -1), (k_pages, v_pages)
 

@@ -104,23 +104,32 @@ def outer_leaves(*, tied: bool) -> dict[str, Leaf]:
     return out
 
 
+def attention_leaves(layer: int, shape: AttentionShape) -> dict[str, Leaf]:
+    """What a layer has of `Attention` and of a norm before each of its halves."""
+    qkv = tuple(f"self_attn.{part}_proj" for part in "qkv")
+    out = _linear_leaves(layer, "self_attn.qkv_proj", *qkv, bias=shape.qkv_bias)
+    out |= _linear_leaves(layer, "self_attn.o_proj", bias=shape.output_bias)
+    if shape.qk_norm_epsilon is not None:
+        out |= _linear_leaves(layer, "self_attn.q_norm") | _linear_leaves(layer, "self_attn.k_norm")
+    if shape.sinks:
+        out[f"layers.{layer}.self_attn.sinks"] = Leaf((f"model.layers.{layer}.self_attn.sinks",))
+    out |= _linear_leaves(layer, "input_layernorm")
+    return out | _linear_leaves(layer, "post_attention_layernorm")
+
+
 def layer_leaves(layer: int, shape: AttentionShape, *, mlp_bias: bool = False) -> dict[str, Leaf]:
     """What a `DenseBlock` has."""
-    out: dict[str, Leaf] = {}
+    gate_up = "mlp.gate_proj", "mlp.up_proj"
+    out = attention_leaves(layer, shape)
+    out |= _linear_leaves(layer, "mlp.gate_up_proj", *gate_up, bias=mlp_bias)
+    return out | _linear_leaves(layer, "mlp.down_proj", bias=mlp_bias)
 
-    def add(name: str, *parts: str, bias: bool = False) -> None:
-        for kind in ("weight", "bias") if bias else ("weight",):
-            sources = tuple(f"model.layers.{layer}.{part}.{kind}" for part in parts or (name,))
-            out[f"layers.{layer}.{name}.{kind}"] = Leaf(sources)
 
-    qkv = tuple(f"self_attn.{part}_proj" for part in "qkv")
-    add("self_attn.qkv_proj", *qkv, bias=shape.qkv_bias)
-    add("self_attn.o_proj", bias=shape.output_bias)
-    if shape.qk_norm_epsilon is not None:
-        add("self_attn.q_norm")
-        add("self_attn.k_norm")
-    add("mlp.gate_up_proj", "mlp.gate_proj", "mlp.up_proj", bias=mlp_bias)
-    add("mlp.down_proj", bias=mlp_bias)
-    add("input_layernorm")
-    add("post_attention_layernorm")
-    return out
+def _linear_leaves(layer: int, name: str, *parts: str, bias: bool = False) -> dict[str, Leaf]:
+    """The weight, and the bias, of a part of a layer: of `parts` joined if it has another name."""
+    return {
+        f"layers.{layer}.{name}.{kind}": Leaf(
+            tuple(f"model.layers.{layer}.{part}.{kind}" for part in parts or (name,))
+        )
+        for kind in (("weight", "bias") if bias else ("weight",))
+    }

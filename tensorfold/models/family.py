@@ -45,6 +45,7 @@ class Leaf:
     rows: those of the joined rows to take, in order; None for all
     add: added to every value (of a vector)
     parts: how many matrices of one size the rows are, for `ops.matmul.take_part`
+    turned: the last two axes of the tensors change places first: [..., inputs, outputs]
     otherwise: the names to read if the checkpoint has none of `sources`
     """
 
@@ -52,6 +53,7 @@ class Leaf:
     rows: tuple[int, ...] | None = None
     add: float = 0.0
     parts: int = 1
+    turned: bool = False
     otherwise: tuple[str, ...] = ()
 
     def under(self, prefix: str) -> "Leaf":
@@ -119,6 +121,18 @@ class Recurrent:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """State of a layer that is a short convolution, by lane: the inputs of its last two chunks of
+    64 positions, [lanes, 2, 64, channels]. Chunk c is at index c % 2. See ops/conv.py."""
+
+    channels: int
+
+    def shapes(self, lanes: int, pages: int) -> tuple[tuple[int, ...], ...]:
+        """The shape of the one array, float32."""
+        return ((lanes, 2, PAGE, self.channels),)
+
+
+@dataclass(frozen=True)
 class Stateless:
     """A layer that keeps nothing."""
 
@@ -127,7 +141,7 @@ class Stateless:
         return ()
 
 
-LayerState = PagedKV | Recurrent | Stateless
+LayerState = PagedKV | Recurrent | Convolution | Stateless
 
 
 def state_bytes(layers: tuple[LayerState, ...]) -> tuple[int, int]:

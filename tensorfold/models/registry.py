@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tensorfold.models import gemma3, llama, nemotron_h, qwen3, qwen3_5
+from tensorfold.models import gemma3, gpt_oss, lfm2, llama, nemotron_h, qwen3, qwen3_5
 from tensorfold.models.family import Family, Spec
 
 FAMILIES: tuple[Family, ...] = (
@@ -12,6 +12,8 @@ FAMILIES: tuple[Family, ...] = (
     gemma3.FAMILY,
     qwen3_5.FAMILY,
     nemotron_h.FAMILY,
+    lfm2.FAMILY,
+    gpt_oss.FAMILY,
 )
 
 

@@ -25,6 +25,7 @@ def attention(
     scale: float,
     window: int | None = None,
     qk_norm: tuple[Float[Array, " H"], Float[Array, " H"], float] | None = None,
+    sinks: Float[Array, " N"] | None = None,
 ) -> tuple[Float[Array, "R N H"], Float[Array, "P K H S"], Float[Array, "P K S H"]]:
     """The heads of every row, and the pages with its keys and values written.
 
@@ -32,6 +33,8 @@ def attention(
     angles: cosine and sine [R, H / 2] of the rotation (`rope.rotate`)
     qk_norm: `rms_norm` of each query and key head before the rotation: two weights, an epsilon
     window: a row at position p sees positions p - window + 1 to p instead of all up to p
+    sinks: of each head a score that takes its part of the softmax and adds no value (OpenAI 2025,
+        arXiv:2508.10925)
 
     Head n reads key head n // (N / K). A page holds keys with its 64 positions last, so that
     neither product has to turn it over.
@@ -40,7 +43,15 @@ def attention(
     if implementation() == "cpu" and kernel.can_attend(head_dim):
         places = rows.lane, rows.position, rows.block_table
         return kernel.attention(
-            qkv, *angles, k_pages, v_pages, *places, scale=scale, window=window, qk_norm=qk_norm
+            qkv,
+            *angles,
+            k_pages,
+            v_pages,
+            *places,
+            scale=scale,
+            window=window,
+            qk_norm=qk_norm,
+            sinks=sinks,
         )
     heads = qkv.reshape(qkv.shape[0], -1, head_dim)
     q_end = heads.shape[1] - 2 * kv_heads
@@ -52,7 +63,7 @@ def attention(
     page, place = page_places(rows, k_pages.shape[0])
     k_pages = k_pages.at[page, :, :, place].set(k, mode="drop")
     v_pages = v_pages.at[page, :, place].set(v, mode="drop")
-    return attend(q * scale, k_pages, v_pages, rows, window), k_pages, v_pages
+    return attend(q * scale, k_pages, v_pages, rows, window, sinks), k_pages, v_pages
 
 
 def attend(
@@ -61,6 +72,7 @@ def attend(
     v_pages: Float[Array, "P K S H"],
     rows: Rows,
     window: int | None,
+    sinks: Float[Array, " N"] | None,
 ) -> Float[Array, "R N H"]:
     """Scaled queries over the written pages.
 
@@ -76,7 +88,8 @@ def attend(
         q = lax.dynamic_slice_in_dim(padded, start, ROW_TILE)
         position = lax.dynamic_slice_in_dim(positions, start, ROW_TILE)
         table = rows.block_table[rows.lane[start]]
-        attended = _attend(q, position, rows.tile_last[t], table, k_pages, v_pages, window)
+        last = rows.tile_last[t]
+        attended = _attend(q, position, last, table, k_pages, v_pages, window, sinks)
         # A tile shorter than ROW_TILE also writes rows of the next one, which then writes its own:
         # tiles are in row order.
         return lax.dynamic_update_slice_in_dim(out, attended, start, 0)
@@ -92,6 +105,7 @@ def _attend(
     k_pages: Float[Array, "P K H S"],
     v_pages: Float[Array, "P K S H"],
     window: int | None,
+    sinks: Float[Array, " N"] | None,
 ) -> Float[Array, "T N H"]:
     """One tile of rows of one lane over its pages up to position `last`."""
     tile, heads, head_dim = q_TNH.shape
@@ -120,8 +134,13 @@ def _attend(
         return new_peak, total * kept + row_sum(weights), mixed
 
     first = 0 if window is None else jnp.maximum(position[0] - window + 1, 0) // PAGE
-    peak = jnp.full((kv_heads, tile * group, 1), _NO_SCORE)
-    state = (peak, jnp.zeros_like(peak), jnp.zeros_like(q))
+    if sinks is None:
+        peak = jnp.full((kv_heads, tile * group, 1), _NO_SCORE)
+        total = jnp.zeros_like(peak)
+    else:  # What comes before the first page: a score of weight e^0 and no value.
+        peak = jnp.tile(sinks.reshape(kv_heads, group), (1, tile))[..., None]
+        total = jnp.ones_like(peak)
+    state = (peak, total, jnp.zeros_like(q))
     _, total, mixed = lax.fori_loop(first, last // PAGE + 1, page, state)
     mixed = (mixed / total).reshape(kv_heads, tile, group, head_dim)
     return mixed.transpose(1, 0, 2, 3).reshape(tile, heads, head_dim)

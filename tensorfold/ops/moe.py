@@ -23,6 +23,16 @@ def softmax_router(
     return ids, weights / _total(weights) if normalised else weights
 
 
+def chosen_softmax_router(
+    logits: Float[Array, "R E"], count: int
+) -> tuple[Int[Array, "R k"], Float[Array, "R k"]]:
+    """The `count` experts of the highest logits of each row, best first and equals by id, and the
+    softmax of those logits alone."""
+    best, ids = lax.top_k(logits, count)
+    odds = jnp.exp(best - best[:, :1])
+    return ids, odds / _total(odds)
+
+
 def sigmoid_router(
     logits: Float[Array, "R E"],
     bias: Float[Array, " E"],
@@ -59,10 +69,12 @@ def experts(
     up: Weight,
     down: Weight,
     activation: Callable[[Array], Array],
+    biases: tuple[Float[Array, " EX"], Float[Array, " ED"]] | None = None,
 ) -> Float[Array, "R D"]:
     """`sum_r weights[:, r] * (activation(x @ up_e^T) @ down_e^T)` for e = ids[:, r], in order of r.
 
     up, down: the experts' matrices below one another, [E * X, D] and [E * D, F]
+    biases: what is added to the two products, [E * X] and [E * D]
     real: rows that count; the others get zeros
 
     Pairs of a row and an expert are brought together by expert and multiplied in tiles of rows,
@@ -71,6 +83,7 @@ def experts(
     rows, count = ids.shape
     width = x.shape[1]
     total = down.shape[0] // width
+    up_bias, down_bias = biases or (None, None)
     tile = min(ROW_TILE, rows)
     pairs = rows * count
 
@@ -88,8 +101,8 @@ def experts(
         taken = jnp.minimum(start + jnp.arange(tile), pairs - 1)
         own = (expert[taken] == expert[start]) & (start + jnp.arange(tile) < pairs)
         pair = order[taken]
-        hidden = activation(_product(x[pair // count], up, expert[start], total))
-        y = _product(hidden, down, expert[start], total)
+        hidden = activation(_product(x[pair // count], up, up_bias, expert[start], total))
+        y = _product(hidden, down, down_bias, expert[start], total)
         return out.at[jnp.where(own, pair, pairs)].set(y, mode="drop")
 
     out = lax.fori_loop(0, jnp.sum(starts), run, jnp.zeros((pairs, width)))
@@ -100,9 +113,13 @@ def experts(
     return mixed
 
 
-def _product(x: Array, stack: Weight, expert: Array, total: int) -> Array:
-    """Rows times one expert's matrix."""
-    return matmul.matmul(x, matmul.take_part(stack, expert, total))
+def _product(x: Array, stack: Weight, biases: Array | None, expert: Array, total: int) -> Array:
+    """Rows times one expert's matrix, plus its bias."""
+    bias = None
+    if biases is not None:
+        size = biases.shape[0] // total
+        bias = lax.dynamic_slice_in_dim(biases, expert * size, size)
+    return matmul.matmul(x, matmul.take_part(stack, expert, total), bias=bias)
 
 
 def _total(weights: Float[Array, "*R k"]) -> Float[Array, "*R 1"]:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress
-from tensorfold.checkpoints.joining import join, merge_axes, take_rows
+from tensorfold.checkpoints.joining import join, merge_axes, take_rows, turn
 from tensorfold.models.family import Leaf, Model, Spec
 from tensorfold.ops import matmul
 from tensorfold.ops.implementation import implementation
@@ -217,7 +217,10 @@ def _sources(checkpoint: Checkpoint, leaf: Leaf) -> tuple[str, ...]:
 def _read(checkpoint: Checkpoint, path: str, leaf: Leaf, shape: tuple[int, ...]) -> Weight:
     """One leaf: matrices as the matmul op wants them, everything else in float32."""
     sources = _sources(checkpoint, leaf)
-    joined = join([merge_axes(checkpoint.read(source), len(shape)) for source in sources])
+    tensors = [checkpoint.read(source) for source in sources]
+    if leaf.turned:
+        tensors = [turn(tensor) for tensor in tensors]
+    joined = join([merge_axes(tensor, len(shape)) for tensor in tensors])
     if leaf.rows is not None and joined.shape[0] > max(leaf.rows):
         joined = take_rows(joined, np.asarray(leaf.rows))
     if joined.shape != shape:

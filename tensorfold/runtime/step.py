@@ -14,7 +14,14 @@ from jax import Array, lax
 from jax.stages import Compiled, Lowered
 
 from tensorfold.checkpoints.interface import Progress
-from tensorfold.models.family import LayerState, PagedKV, Recurrent, State, state_bytes
+from tensorfold.models.family import (
+    Convolution,
+    LayerState,
+    PagedKV,
+    Recurrent,
+    State,
+    state_bytes,
+)
 from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
@@ -31,6 +38,12 @@ BUCKETS = (1, 2, 4, 8, 16, 32, 64, 256)
 """Rows that a step may have; a step takes the smallest that holds its rows."""
 
 _COMPILE_THREADS = 2
+
+_PLACES: dict[str, tuple[type[LayerState], ...]] = {
+    "page": (PagedKV,),
+    "lane": (Recurrent, Convolution),
+}
+"""The layers that keep something of a page, and of a lane."""
 
 
 def usable_buckets() -> tuple[int, ...]:
@@ -168,8 +181,7 @@ class StepFunction:
             return steps
         heads = {f"head {size}": partial(self._lower_head, size) for size in self._head.sizes}
         copies = {
-            f"copy {kind}": partial(self._lower_copy, kind_type)
-            for kind, kind_type in (("page", PagedKV), ("lane", Recurrent))
+            f"copy {place}": partial(self._lower_copy, kinds) for place, kinds in _PLACES.items()
         }
         return steps | heads | copies
 
@@ -237,9 +249,7 @@ class StepFunction:
     def _lower(self, rows: int) -> Lowered:
         layout = self._layout(rows)
 
-        def step(
-            leaves: Leaves, state: State, *arguments: Array
-        ) -> tuple[Array, Array, State]:
+        def step(leaves: Leaves, state: State, *arguments: Array) -> tuple[Array, Array, State]:
             return _step(self.model, layout, leaves, state, *arguments)
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
@@ -257,10 +267,10 @@ class StepFunction:
             self._lower(self.buckets[0])
         return self._head.lower(size, self._hidden_size)
 
-    def _lower_copy(self, kind: type[LayerState]) -> Lowered:
+    def _lower_copy(self, kinds: tuple[type[LayerState], ...]) -> Lowered:
         """Copies a page or a lane of the layers that have such state."""
         place = jax.ShapeDtypeStruct((), jnp.int32)
-        concerned = tuple(isinstance(layer, kind) for layer in self._layers)
+        concerned = tuple(isinstance(layer, kinds) for layer in self._layers)
         copy = jax.jit(partial(_copy_place, concerned), donate_argnums=0)
         return copy.lower(self._state, place, place)
 

@@ -108,6 +108,9 @@ def random_blocks(name: str, rows: int, columns: int, seed: int = 0) -> np.ndarr
     weights, size = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     blocks = rng.integers(0, 256, (rows, columns // weights, size), dtype=np.uint8)
     halves = {"Q6_K": [208], "Q4_0": [0], "Q5_0": [0], "Q8_0": [0]}.get(name, [0, 2])
+    if name == "MXFP4":
+        blocks[..., 0] = rng.integers(118, 132, blocks.shape[:2])
+        halves = []
     for at in halves:
         scale = rng.normal(size=(*blocks.shape[:2], 1)).astype(np.float16)
         blocks[..., at : at + 2] = scale.view(np.uint8)

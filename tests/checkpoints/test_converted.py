@@ -252,7 +252,9 @@ def test_values_that_are_no_numbers(value: float, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [None, 4, 8])
-@pytest.mark.parametrize("variant", ["llama", "gemma3", "qwen3_5", "qwen3_5_moe", "nemotron_h"])
+@pytest.mark.parametrize(
+    "variant", ["llama", "gemma3", "qwen3_5", "qwen3_5_moe", "nemotron_h", "lfm2", "gpt_oss"]
+)
 def test_loads(variant: str, bits: int | None, tmp_path: Path) -> None:
     assert variant in VARIANTS
     checkpoint = small(variant)

@@ -30,6 +30,14 @@ LLAMA3 = (
 )
 QWEN2 = LLAMA3.replace("{1,3}", "")
 QWEN35 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}")
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+GPT4O = "|".join(
+    [
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ]
+)
 
 
 def split_by(pattern: str) -> pre_tokenizers.PreTokenizer:
@@ -46,6 +54,8 @@ RULES = {
     "gpt-2": GPT2,
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), GPT2]),
     "llama-bpe": split_by(LLAMA3),
+    "lfm2": split_by(LLAMA3),
+    "gpt-4o": split_by(GPT4O),
     "qwen2": split_by(QWEN2),
     "qwen35": split_by(QWEN35),
 }
@@ -54,7 +64,7 @@ RULES = {
 @cache
 def pair(name: str) -> tuple[tokenizers.Tokenizer, TextTokenizer]:
     """A tokenizer with the rule `name`, and what is built from its GGUF metadata."""
-    own = byte_level_tokenizer(RULES[name], size=700, ignore_merges=name == "llama-bpe")
+    own = byte_level_tokenizer(RULES[name], size=700, ignore_merges=name in ("llama-bpe", "lfm2"))
     if name.startswith("qwen"):
         own.normalizer = normalizers.NFC()
     return own, build_tokenizer(gguf_tokenizer_metadata(own, name))
@@ -111,6 +121,17 @@ def test_frame(metadata: dict[str, Any], before: list[str], after: list[str]) ->
         *map(ours.token_text, inner),
         *after,
     ]
+
+
+def test_the_end_of_a_message_is_none_where_replies_have_several() -> None:
+    own = byte_level_tokenizer(GPT2)
+    own.add_special_tokens(["<|end|>", "<|call|>"])
+    ends = build_tokenizer(gguf_tokenizer_metadata(own, "gpt-4o")).end_ids
+    assert {own.token_to_id("<|end|>"), own.token_to_id("<|call|>")} <= ends
+    own.add_special_tokens(["<|return|>"])
+    ends = build_tokenizer(gguf_tokenizer_metadata(own, "gpt-4o")).end_ids
+    assert {own.token_to_id("<|return|>"), own.token_to_id("<|call|>")} <= ends
+    assert own.token_to_id("<|end|>") not in ends
 
 
 def test_special_tokens_and_ends() -> None:

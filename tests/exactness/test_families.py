@@ -17,6 +17,8 @@ FAMILIES: dict[str, dict[str, object]] = {
     "qwen3_5": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
     "qwen3_5_moe": {},
     "nemotron_h": {"layers_block_type": ["linear_attention", "full_attention"]},
+    "lfm2": {},
+    "gpt_oss": {},
 }
 
 
@@ -36,7 +38,7 @@ def test_every_family_is_exact(variant: str) -> None:
     }
 
 
-@pytest.mark.parametrize("variant", ["qwen3_5", "qwen3_5_moe", "nemotron_h"])
+@pytest.mark.parametrize("variant", ["qwen3_5", "qwen3_5_moe", "nemotron_h", "lfm2"])
 def test_a_conversation_goes_on_from_snapshots(variant: str) -> None:
     """Every turn starts from what the one before left, and is as if it were read from the start."""
     step = open_step(tiny_checkpoint(variant), lanes=2, context=448, buckets=(8, 64))

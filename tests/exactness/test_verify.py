@@ -83,7 +83,7 @@ def ordinary_dot(x: Array, weight: Array) -> Array:
 
 
 def ordinary_attend(
-    q: Array, k_pages: Array, v_pages: Array, rows: Rows, window: int | None
+    q: Array, k_pages: Array, v_pages: Array, rows: Rows, window: int | None, sinks: Array | None
 ) -> Array:
     """Gather every row's keys and values, then one softmax."""
     tables = rows.block_table[jnp.maximum(rows.lane, 0)]

@@ -105,7 +105,7 @@ void TryAttention(size_t heads, size_t kv_heads, size_t dim, int64_t window, siz
     position[count + i] = static_cast<int32_t>(i);
   }
   const auto qkv = Floats(rows * (heads + 2 * kv_heads) * dim), norm = Floats(dim);
-  const auto turn = Floats(rows * dim / 2);
+  const auto turn = Floats(rows * dim / 2), sinks = Floats(heads);
   const auto keys = Floats(a.pages * kv_heads * dim * kPage);
   std::vector<float> q(rows * heads * dim), plain(rows * heads * dim), fast(rows * heads * dim);
   a.lane = lane.data();
@@ -114,6 +114,7 @@ void TryAttention(size_t heads, size_t kv_heads, size_t dim, int64_t window, siz
   a.qkv = qkv.data();
   a.cos = a.sin = turn.data();
   a.q_norm = a.k_norm = count % 2 ? norm.data() : nullptr;
+  a.sinks = window ? sinks.data() : nullptr;
   a.q = q.data();
   for (const Level level : {Level::kPortable, Level::kAvx2, Level::kAvx512}) {
     if (!SetLevel(level)) continue;

@@ -55,6 +55,7 @@ def run(
     head_dim: int,
     window: int | None,
     qk_norm: bool,
+    sinks: bool = False,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """(kernel's, plain op's) heads and pages."""
     bucket = rows.lane.shape[0]
@@ -70,24 +71,25 @@ def run(
     if qk_norm:
         q_norm, k_norm = rng.standard_normal((2, head_dim), dtype=np.float32)
         norms = jnp.asarray(q_norm), jnp.asarray(k_norm), 1e-6
+    scores = None
+    if sinks:
+        scores = jnp.asarray(3 * rng.standard_normal(group * kv_heads, dtype=np.float32))
     places = rows.lane, rows.position, rows.block_table
-    got = kernel.attention(
-        qkv, *angles, k_pages, v_pages, *places, scale=0.3, window=window, qk_norm=norms
-    )
-    wanted = attention.attention(
-        qkv, angles, k_pages, v_pages, rows, scale=0.3, window=window, qk_norm=norms
-    )
+    form = {"scale": 0.3, "window": window, "qk_norm": norms, "sinks": scores}
+    got = kernel.attention(qkv, *angles, k_pages, v_pages, *places, **form)
+    wanted = attention.attention(qkv, angles, k_pages, v_pages, rows, **form)
     return [np.asarray(each) for each in got], [np.asarray(each) for each in wanted]
 
 
 @pytest.mark.parametrize("window", [None, 1, 50, 100])
-@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize(("qk_norm", "sinks"), [(False, False), (True, False), (False, True)])
 def test_heads_and_pages_equal_the_plain_op(
-    level: str, plain: None, window: int | None, qk_norm: bool
+    level: str, plain: None, window: int | None, qk_norm: bool, sinks: bool
 ) -> None:
     rng = np.random.default_rng(0)
     rows = cut_rows(rng, 32)
-    got, wanted = run(rng, rows, group=3, kv_heads=2, head_dim=64, window=window, qk_norm=qk_norm)
+    shape = {"group": 3, "kv_heads": 2, "head_dim": 64}
+    got, wanted = run(rng, rows, **shape, window=window, qk_norm=qk_norm, sinks=sinks)
     used = np.asarray(rows.lane) >= 0
     np.testing.assert_allclose(got[0][used], wanted[0][used], rtol=2e-5, atol=2e-6)
     np.testing.assert_allclose(got[1], wanted[1], rtol=1e-5, atol=1e-6)
@@ -105,7 +107,8 @@ def test_avx512_has_the_bits_of_avx2(plain: None, head_dim: int, window: int | N
         for use in ("avx2", "avx512"):
             assert library.set_level(use)
             shape = {"group": group, "kv_heads": 2, "head_dim": head_dim}
-            got, _ = run(np.random.default_rng(2), rows, **shape, window=window, qk_norm=False)
+            rng = np.random.default_rng(2)
+            got, _ = run(rng, rows, **shape, window=window, qk_norm=False, sinks=group == 3)
             found[use] = got[0][np.asarray(rows.lane) >= 0].tobytes()
         library.set_level(before)
         assert found["avx2"] == found["avx512"]
@@ -133,7 +136,8 @@ def test_random_shapes(
     np.testing.assert_allclose(got[0][used], wanted[0][used], rtol=5e-5, atol=5e-6)
 
 
-def test_pages_shared_among_threads_or_not(level: str) -> None:
+@pytest.mark.parametrize("sinks", [False, True])
+def test_pages_shared_among_threads_or_not(level: str, sinks: bool) -> None:
     """A lone row's pages are taken at once and merged after, many lanes' one by one."""
     rng = np.random.default_rng(5)
     depth = 3 * PAGE + 17
@@ -155,9 +159,49 @@ def test_pages_shared_among_threads_or_not(level: str) -> None:
             scale=0.3,
             window=None,
             qk_norm=None,
+            sinks=jnp.asarray([0.5, 4.0]) if sinks else None,
         )
         outs.append(np.asarray(out))
     assert (outs[1] == outs[0]).all() and np.ptp(outs[0]) > 0.01
+
+
+@pytest.mark.parametrize("window", [None, 1, 30, 64, 200])
+@pytest.mark.parametrize("head_dim", [8, 16, 80])
+def test_sinks_in_float64(level: str, head_dim: int, window: int | None) -> None:
+    """A row's softmax over what it sees and its head's sink, which adds no value: over the ends of
+    pages, and sinks from nothing to all there is."""
+    group, kv_heads = 3, 2
+    heads, length = group * kv_heads, PAGES_PER_LANE * PAGE
+    rng = np.random.default_rng(head_dim)
+    qkv = rng.standard_normal((length, heads + 2 * kv_heads, head_dim), dtype=np.float32)
+    sinks = np.array([-80, -3, 0, 2.5, 9, 80], np.float32)
+    position = jnp.arange(length, dtype=jnp.int32)
+    still = jnp.ones((length, head_dim // 2)), jnp.zeros((length, head_dim // 2))
+    shape = (PAGES_PER_LANE, kv_heads, head_dim, PAGE)
+    out, _, _ = kernel.attention(
+        jnp.asarray(qkv.reshape(length, -1)),
+        *still,
+        jnp.full(shape, jnp.nan),
+        jnp.full(shape, jnp.nan).swapaxes(2, 3),
+        jnp.zeros(length, jnp.int32),
+        position,
+        jnp.asarray([[2, 0, 3, 1]], jnp.int32),
+        scale=0.3,
+        window=window,
+        qk_norm=None,
+        sinks=jnp.asarray(sinks),
+    )
+    q, k, v = np.split(qkv.astype(np.float64), [heads, heads + kv_heads], axis=1)
+    k, v = (np.repeat(each, group, axis=1) for each in (k, v))
+    scores = 0.3 * np.einsum("qnh,knh->nqk", q, k)
+    distance = np.arange(length)[:, None] - np.arange(length)
+    seen = (distance >= 0) & (distance < (window or length))
+    scores = np.where(seen, scores, -np.inf)
+    peak = np.maximum(scores.max(axis=2, keepdims=True), sinks[:, None, None])
+    weights = np.exp(scores - peak)
+    total = weights.sum(axis=2, keepdims=True) + np.exp(sinks[:, None, None] - peak)
+    wanted = np.einsum("nqk,knh->qnh", weights / total, v)
+    np.testing.assert_allclose(np.asarray(out), wanted, rtol=2e-5, atol=3e-6)
 
 
 def test_unwritten_places_never_leak(level: str) -> None:

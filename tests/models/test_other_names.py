@@ -8,6 +8,9 @@ import pytest
 from tiny import TinyCheckpoint, tiny_checkpoint
 
 from tensorfold.checkpoints.interface import CheckpointError
+from tensorfold.models.blocks import AttentionShape
+from tensorfold.models.gpt_oss import GptOssConfig
+from tensorfold.models.lfm2 import Lfm2Config
 from tensorfold.runtime.load import load
 
 
@@ -70,6 +73,34 @@ def test_published_nemotron_h_files() -> None:
         load(published)
 
 
+def test_published_gpt_oss_configs() -> None:
+    new = dict(tiny_checkpoint("gpt_oss").config)
+    left_out = ("rope_parameters", "layer_types", "swiglu_alpha", "attention_bias")
+    old = {key: value for key, value in new.items() if key not in left_out}
+    scaling = dict(new["rope_parameters"])
+    old |= {"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
+    assert GptOssConfig.read(old) == GptOssConfig.read(new)
+    bare = {key: value for key, value in old.items() if not key.startswith("rope")}
+    read = GptOssConfig.read(bare).rope
+    assert read.frequencies[1] == pytest.approx(150000 ** (-1 / 8))
+    assert read.factor == pytest.approx(1 + 0.1 * np.log(32))
+
+
+def test_published_lfm2_files() -> None:
+    variant = "lfm2 attention first and last, two taps"
+    wanted = leaves_of(tiny_checkpoint(variant))
+    published = tiny_checkpoint(variant)
+    config = published.config
+    config["block_ff_dim"] = config.pop("intermediate_size")
+    config["tie_embedding"] = config.pop("tie_word_embeddings")
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    assert config.pop("layer_types") and config["full_attn_idxs"] == [0, 3]
+    published.arrays["lm_head.weight"] = published.arrays["model.embed_tokens.weight"]
+    assert leaves_of(published) == wanted
+    mixers = Lfm2Config.read(config | {"full_attn_idxs": None}).mixers
+    assert len(mixers) == 4 and all(isinstance(each, AttentionShape) for each in mixers)
+
+
 @pytest.mark.parametrize(
     ("variant", "values", "message"),
     [
@@ -80,6 +111,13 @@ def test_published_nemotron_h_files() -> None:
         ("nemotron_h", {"mlp_hidden_act": "silu"}, "'mlp_hidden_act': 'silu' is not supported"),
         ("nemotron_h", {"layers_block_type": ["conv"]}, "layer type 'conv' is not supported"),
         ("nemotron_h", {"sliding_window": 64}, "'sliding_window': 64 is not supported"),
+        ("lfm2", {"layer_types": ["conv", "mamba"]}, "layer type 'mamba' is not supported"),
+        ("gpt_oss", {"num_experts_per_tok": 7}, "7 experts a token, and only 6 in all"),
+        ("gpt_oss", {"layer_types": ["chunked"]}, "layer type 'chunked' is not supported"),
+        ("gpt_oss", {"sliding_window": None}, "'sliding_window' must be int, not None"),
+        ("gpt_oss", {"hidden_act": "gelu"}, "'hidden_act': 'gelu' is not supported"),
+        ("lfm2", {"num_key_value_heads": 3}, "4 attention heads do not share 3 kv heads"),
+        ("lfm2", {"block_ffn_dim_multiplier": None}, "'block_ffn_dim_multiplier' must be float"),
     ],
 )
 def test_what_can_not_run_is_named(variant: str, values: dict[str, object], message: str) -> None:

@@ -75,7 +75,7 @@ def random_chunks(rng: np.random.Generator, length: int) -> list[int]:
     return chunks
 
 
-PLAIN = ("llama", "mistral window", "qwen3", "qwen3_5_moe")
+PLAIN = ("llama", "mistral window", "qwen3", "qwen3_5_moe", "lfm2", "gpt_oss")
 """Variants that the plain ops run too, where others are there."""
 
 CASES = [(variant, IMPLEMENTATIONS[-1]) for variant in VARIANTS]

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tensorfold.ops.activation import geglu, softcap, swiglu
+from tensorfold.ops.activation import clamped_swiglu, geglu, softcap, swiglu
 
 
 def exact_swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
@@ -35,6 +35,23 @@ def test_geglu(width: int) -> None:
     inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
     wanted = gate * (1 + np.tanh(inner)) / 2 * up
     np.testing.assert_allclose(geglu(jnp.asarray(x)), wanted, rtol=1e-5, atol=5e-6)
+
+
+@pytest.mark.parametrize("width", [1, 3, 160])
+def test_clamped_swiglu(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x = 8 * rng.standard_normal((8, 2 * width), dtype=np.float32)
+    gate, up = x[:, ::2].astype(np.float64), x[:, 1::2].astype(np.float64)
+    gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+    wanted = (up + 1) * gate / (1 + np.exp(-1.702 * gate))
+    np.testing.assert_allclose(clamped_swiglu(jnp.asarray(x), 1.702, 7.0), wanted, rtol=1e-5)
+
+
+def test_limits_of_gates_and_ups() -> None:
+    far = jnp.asarray([[50.0, 50.0, 50.0, -50.0, -50.0, 50.0]])
+    got = clamped_swiglu(far, 1.0, 2.0)
+    open_gate = 2 / (1 + math.exp(-2))
+    np.testing.assert_allclose(got[0], [3 * open_gate, -open_gate, 0], rtol=1e-6, atol=1e-18)
 
 
 def test_softcap() -> None:

@@ -37,16 +37,25 @@ def make_sequences(heads: int, kv_heads: int, head_dim: int, scale: float = 1.0)
     )
 
 
-def exact(sequences: Sequences, lane: int, position: int, window: int | None) -> np.ndarray:
-    """The rule in float64: softmax over the positions a row sees."""
+def exact(
+    sequences: Sequences,
+    lane: int,
+    position: int,
+    window: int | None,
+    sinks: np.ndarray | None = None,
+) -> np.ndarray:
+    """The rule in float64: softmax over the positions a row sees, and the head's sink."""
     q, k, v = (each[lane].astype(np.float64) for each in sequences)
     first = 0 if window is None else max(0, position - window + 1)
     out = []
     for head in range(q.shape[1]):
         key_head = head // (q.shape[1] // k.shape[1])
         scores = k[first : position + 1, key_head] @ q[position, head] * q.shape[-1] ** -0.5
-        weights = np.exp(scores - scores.max())
-        out.append(weights @ v[first : position + 1, key_head] / weights.sum())
+        sink = -np.inf if sinks is None else sinks[head].astype(np.float64)
+        peak = max(sink, scores.max())
+        weights = np.exp(scores - peak)
+        total = weights.sum() + np.exp(sink - peak)
+        out.append(weights @ v[first : position + 1, key_head] / total)
     return np.array(out)
 
 
@@ -60,6 +69,7 @@ class Paged:
         stale: float = 0.0,
         rope: Rope | None = None,
         qk_norm: tuple[jax.Array, jax.Array, float] | None = None,
+        sinks: jax.Array | None = None,
     ):
         kv_heads, head_dim = sequences.k.shape[2:]
         pages = LANES * PAGES_PER_LANE + 2
@@ -76,7 +86,15 @@ class Paged:
             rows = make_rows(jnp.zeros_like(lane), lane, position, jnp.asarray(self.table))
             angles = rope.angles(position)
             return attention(
-                qkv, angles, k_pages, v_pages, rows, scale=scale, window=window, qk_norm=qk_norm
+                qkv,
+                angles,
+                k_pages,
+                v_pages,
+                rows,
+                scale=scale,
+                window=window,
+                qk_norm=qk_norm,
+                sinks=sinks,
             )
 
         self._run = run
@@ -120,6 +138,27 @@ def test_every_row_attends_to_what_it_sees(
     for (lane, position), got in found.items():
         wanted = exact(sequences, lane, position, window)
         np.testing.assert_allclose(got, wanted, atol=5e-6, err_msg=f"{lane} {position}")
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "window"),
+    [(4, 2, 16, None), (6, 1, 24, 20), (9, 3, 10, 64), (1, 1, 64, 1)],
+)
+def test_sinks_take_their_part(
+    heads: int, kv_heads: int, head_dim: int, window: int | None
+) -> None:
+    """From next to nothing up to nearly all, and the same bits in any chunks."""
+    sequences = make_sequences(heads, kv_heads, head_dim)
+    sinks = np.random.default_rng(3).permutation(np.linspace(-30, 12, heads)).astype(np.float32)
+    paged = Paged(sequences, window, stale=np.nan, sinks=jnp.asarray(sinks))
+    found = paged.fill(1, 140)
+    for (lane, position), got in found.items():
+        wanted = exact(sequences, lane, position, window, sinks)
+        np.testing.assert_allclose(got, wanted, atol=5e-6, err_msg=f"{lane} {position}")
+    again = Paged(sequences, window, stale=np.nan, sinks=jnp.asarray(sinks))
+    for first, length in ((0, 7), (7, 1), (8, 24), (32, 24), (56, 9), (65, 1), (66, 24)):
+        for place, row in again.run([(0, 0, 0), (1, first, length)]).items():
+            assert row.tobytes() == found[place].tobytes(), place
 
 
 @pytest.mark.parametrize("stale", [np.nan, -np.inf])

@@ -7,7 +7,7 @@ import pytest
 from platforms import IMPLEMENTATIONS
 
 from tensorfold.ops import matmul, moe
-from tensorfold.ops.activation import squared_relu, swiglu
+from tensorfold.ops.activation import clamped_swiglu, squared_relu, swiglu
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -30,6 +30,19 @@ def test_softmax_router(normalised: bool) -> None:
     if normalised:
         wanted /= wanted.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(weights, wanted, rtol=1e-5)
+
+
+def test_chosen_softmax_router() -> None:
+    logits = normal(16, 10)
+    ids, weights = moe.chosen_softmax_router(jnp.asarray(logits), 3)
+    order = np.argsort(-logits, axis=1)[:, :3]
+    np.testing.assert_array_equal(ids, order)
+    wanted = softmax(np.take_along_axis(logits, order, axis=1))
+    np.testing.assert_allclose(weights, wanted, rtol=1e-5)
+    ids, weights = moe.chosen_softmax_router(jnp.zeros((8, 6)), 4)
+    assert ids.tolist() == [[0, 1, 2, 3]] * 8
+    np.testing.assert_allclose(weights, 0.25)
+    assert moe.chosen_softmax_router(jnp.asarray(logits), 1)[1].tolist() == [[1.0]] * 16
 
 
 def test_equal_experts_go_by_id() -> None:
@@ -109,6 +122,54 @@ def test_experts(
                 assert not got[place].any()
             elif row % 5 == 0:
                 assert got[place].tobytes() == alone[row].tobytes(), (size, row)
+
+
+@pytest.mark.parametrize("kernels", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("count", "chosen", "hidden"), [(6, 2, 24), (5, 5, 20), (1, 1, 8)])
+def test_experts_with_biases(
+    count: int, chosen: int, hidden: int, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a sum in float64; and a row's bits beside any others."""
+    monkeypatch.setenv("TENSORFOLD_KERNELS", kernels)
+    width, rows, alpha, limit = 48, 64, 1.702, 7.0
+    up, down = normal(count * 2 * hidden, width), normal(count * width, hidden)
+    up_bias, down_bias = normal(count * 2 * hidden), normal(count * width)
+    x, ids = normal(rows, width), np.argsort(normal(rows, count), axis=1)[:, :chosen]
+    weights = softmax(normal(rows, chosen)).astype(np.float32)
+    stacks = matmul.prepare(up, count), matmul.prepare(down, count)
+    biases = jnp.asarray(up_bias), jnp.asarray(down_bias)
+
+    @jax.jit
+    def run(x: Any, ids: Any, weights: Any) -> jax.Array:
+        real = jnp.full(len(x), True)
+        return moe.experts(
+            x,
+            ids,
+            weights,
+            real,
+            *stacks,
+            lambda pairs: clamped_swiglu(pairs, alpha, limit),
+            biases=biases,
+        )
+
+    got = np.asarray(run(x, ids, weights))
+    for row in range(0, rows, 5):
+        wanted = np.zeros(width)
+        for rank, expert in enumerate(ids[row]):
+            inner = up.reshape(count, -1, width)[expert] @ x[row].astype(np.float64)
+            inner = inner + up_bias.reshape(count, -1)[expert]
+            gate, value = np.minimum(inner[::2], limit), np.clip(inner[1::2], -limit, limit)
+            inner = (value + 1) * gate / (1 + np.exp(-alpha * gate))
+            out = down.reshape(count, width, hidden)[expert] @ inner
+            wanted += weights[row, rank] * (out + down_bias.reshape(count, width)[expert])
+        assert np.abs(got[row] - wanted).max() / np.abs(wanted).max() < 1e-5
+    for size in (1, 2, 8) if kernels == "cpu" else (8,):
+        order = np.random.default_rng(size).permutation(rows)
+        for start in range(0, rows, size):
+            pick = order[start : start + size]
+            assert np.asarray(run(x[pick], ids[pick], weights[pick])).tobytes() == (
+                got[pick].tobytes()
+            )
 
 
 def test_experts_that_no_row_asks_for_are_not_read() -> None:

@@ -93,6 +93,13 @@ def test_swiglu(width: int) -> None:
     assert_invariant(activation.swiglu, normal(256, width))
 
 
+@pytest.mark.parametrize("width", [6, 80, 5760])
+def test_clamped_swiglu(width: int) -> None:
+    assert_invariant(
+        lambda x: activation.clamped_swiglu(x, 1.702, 7.0), 4 * normal(256, width), ROW_COUNTS
+    )
+
+
 @pytest.mark.parametrize("width", [6, 200, 4096])
 def test_geglu_and_softcap(width: int) -> None:
     assert_invariant(lambda x: activation.softcap(activation.geglu(x), 30.0), normal(256, width))
@@ -137,9 +144,15 @@ def test_draw() -> None:
     assert_invariant(draw, 3 * normal(256, 300), (1, 8))
 
 
+@pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "window"), [(6, 2, 24, 100)])
 def test_attention(
-    heads: int, kv_heads: int, head_dim: int, window: int | None, row_counts: tuple[int, ...]
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int | None,
+    sinks: bool,
+    row_counts: tuple[int, ...],
 ) -> None:
     """Runs of three lanes of any length against each row by itself."""
     lanes, pages_per_lane = 3, 5
@@ -161,7 +174,10 @@ def test_attention(
         qkv = jnp.asarray(heads_LSXH)[jnp.maximum(lane, 0), position].reshape(len(lane), -1)
         angles = rope.Rope((0.0,) * (head_dim // 2)).angles(position)
         pages = jnp.asarray(k_pages), jnp.asarray(v_pages)
-        return attention.attention(qkv, angles, *pages, rows, scale=0.2, window=window)[0]
+        scores = jnp.asarray(normal(heads)) if sinks else None
+        return attention.attention(
+            qkv, angles, *pages, rows, scale=0.2, window=window, sinks=scores
+        )[0]
 
     def place(runs: list[tuple[int, int, int]], rows: int) -> tuple[np.ndarray, np.ndarray]:
         lane, position = np.full(rows, -1, np.int32), np.zeros(rows, np.int32)

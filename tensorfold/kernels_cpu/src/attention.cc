@@ -104,9 +104,14 @@ void MergePage(const Attention& a, const AttendKernels& kernels, const Unit& uni
   }
 }
 
-void Start(size_t queries, size_t size, float* partials) {
+// What comes before the first page.
+void Start(const Attention& a, const Unit& unit, float* partials) {
+  const size_t queries = unit.rows * a.group(), size = PartialSize(a);
   std::fill_n(partials, queries * size, 0.0f);
-  for (size_t i = 0; i < queries; ++i) partials[i * size] = -INFINITY;
+  for (size_t i = 0; i < queries; ++i, partials += size) {
+    partials[0] = a.sinks ? a.sinks[unit.kv_head * a.group() + i % a.group()] : -INFINITY;
+    partials[1] = a.sinks ? 1.0f : 0.0f;
+  }
 }
 
 void Finish(const Attention& a, const Unit& unit, const float* partials) {
@@ -123,7 +128,7 @@ void AttendUnit(const Attention& a, const AttendKernels& kernels, const Unit& un
   if (memory.size() < 2 * queries * size) memory.resize(2 * queries * size);
   float* before = memory.data();
   float* partials = before + queries * size;
-  Start(queries, size, before);
+  Start(a, unit, before);
   const Pages pages(a, unit);
   for (int64_t page = pages.first; page < pages.end; ++page) {
     kernels.page(a, unit, page, partials);
@@ -159,7 +164,7 @@ void AttendPages(const Attention& a, const AttendKernels& kernels, const std::ve
     const Unit& unit = units[u];
     const size_t queries = unit.rows * a.group();
     std::vector<float> before(queries * size);
-    Start(queries, size, before.data());
+    Start(a, unit, before.data());
     for (size_t t = first_task[u]; t < tasks.size() && tasks[t].unit == u; ++t) {
       MergePage(a, kernels, unit, tasks[t].page, partials.get() + tasks[t].partials, before.data());
     }

@@ -25,6 +25,7 @@ struct Attention {
   const float* sin;         // [rows, head_dim / 2]
   const float* q_norm;      // [head_dim]
   const float* k_norm;      // [head_dim]
+  const float* sinks;       // [heads], a score of each head that adds no value
   float* k_pages;           // [pages, kv_heads, head_dim, 64]
   float* v_pages;           // [pages, kv_heads, 64, head_dim]
   float* q;                 // [rows, heads, head_dim], room for the rotated and scaled queries
@@ -45,6 +46,7 @@ struct Attention {
 // order; the peak is the highest; a weight is e^(score - peak); weights are summed in 8 lanes
 // (position modulo 8) that meet in one fixed tree; values are added position after position. Pages
 // are merged in order: what came before and what the page gives are each scaled to the higher peak.
+// Before the first page is nothing, or a head's sink: a peak of the sink and a total of 1.
 void Attend(const Attention&);
 
 // One key head of up to kUnitRows rows of one lane, in order of position, with the query heads that

@@ -62,7 +62,7 @@ ffi::Error TakeRowsCall(Ints index, Words data, ffi::Result<Floats> y, int64_t f
 // The operands k_in and v_in are the results k_pages and v_pages: XLA was told that they alias.
 ffi::Error AttentionCall(Floats qkv, Floats cos, Floats sin, Floats q_norm, Floats k_norm,
                          [[maybe_unused]] Floats k_in, [[maybe_unused]] Floats v_in, Ints lane,
-                         Ints position, Ints table, ffi::Result<Floats> out,
+                         Ints position, Ints table, Floats sinks, ffi::Result<Floats> out,
                          ffi::Result<Floats> k_pages, ffi::Result<Floats> v_pages, float scale,
                          int64_t window, float epsilon) {
   const auto out_shape = out->dimensions();
@@ -85,6 +85,7 @@ ffi::Error AttentionCall(Floats qkv, Floats cos, Floats sin, Floats q_norm, Floa
   a.sin = sin.typed_data();
   a.q_norm = Optional(q_norm);
   a.k_norm = Optional(k_norm);
+  a.sinks = Optional(sinks);
   a.k_pages = k_pages->typed_data();
   a.v_pages = v_pages->typed_data();
   a.out = out->typed_data();
@@ -168,6 +169,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldAttention, tensorfold::AttentionCall,
                                   .Arg<Ints>()
                                   .Arg<Ints>()
                                   .Arg<Ints>()
+                                  .Arg<Floats>()
                                   .Ret<Floats>()
                                   .Ret<Floats>()
                                   .Ret<Floats>()
@@ -196,7 +198,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 6; }
+int TensorfoldVersion() { return 7; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }
