@@ -445,10 +445,10 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         request_timeout=options.request_timeout,
     )
     limits = engine.limits
-    rounded = ", int8 activations" if options.activations == "int8" else ""
+    kernels = describe() + (", int8 activations" if options.activations == "int8" else "")
     drafting = f", {draft.name} drafts where that pays" if draft and drafts else ""
     _say(
-        f"{service.name} on {device.platform}, {describe()}{rounded}: {limits.lanes} replies at once, "
+        f"{service.name} on {device.platform}, {kernels}: {limits.lanes} replies at once, "
         f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens{drafting}"
     )
     return engine, create_app(service)

@@ -141,16 +141,19 @@ def _attributes(weight: PackedMatrix) -> dict[str, Any]:
     }
 
 
-def _stacked(
-    heads: list[np.ndarray], arrays: list[np.ndarray], groups: int, parts: int
-) -> Array:
+def _stacked(heads: list[np.ndarray], arrays: list[np.ndarray], groups: int, parts: int) -> Array:
     """The panels of each of the matrices that `heads` and `arrays` hold below one another."""
     rows = arrays[0].shape[0] // parts
-    cut = [
-        [[array[part * rows : (part + 1) * rows] for array in each] for each in (heads, arrays)]
-        for part in range(parts)
-    ]
-    return jnp.concatenate([_panels(*each, groups) for each in cut])
+    return jnp.concatenate(
+        [
+            _panels(
+                [head[start : start + rows] for head in heads],
+                [array[start : start + rows] for array in arrays],
+                groups,
+            )
+            for start in range(0, parts * rows, rows)
+        ]
+    )
 
 
 def _panels(heads: list[np.ndarray], parts: list[np.ndarray], groups: int) -> Array:
@@ -167,17 +170,21 @@ def _panels(heads: list[np.ndarray], parts: list[np.ndarray], groups: int) -> Ar
     for first, end, width in ((0, whole, panel), (whole, padded, padded - whole)):
         if first == end:
             continue
-
-        def laid(part: np.ndarray, runs: int) -> np.ndarray:
-            """Words [panels, runs, words] of a part [N, runs * X]."""
-            rows = np.pad(part[first:end], ((0, max(0, end - outputs)), (0, 0)))
-            cut = rows.reshape(-1, width, runs, rows.shape[1] // runs).transpose(0, 2, 3, 1)
-            return np.ascontiguousarray(cut).reshape(*cut.shape[:2], -1).view(np.uint32)
-
-        body = np.concatenate([laid(part, groups) for part in parts], axis=2)
-        cut = [body.reshape(len(body), -1)]
-        if heads:
-            head = np.concatenate([laid(each, each.shape[1]) for each in heads], axis=2)
-            cut.insert(0, head.reshape(len(head), -1))
+        missing = (0, max(0, end - outputs)), (0, 0)
+        cut = [
+            _interleaved([np.pad(part[first:end], missing) for part in each], width, runs)
+            for each, runs in ((heads, heads[0].shape[1] if heads else 0), (parts, groups))
+            if each
+        ]
         pieces.append(np.concatenate(cut, axis=1).reshape(-1))
     return jnp.asarray(np.concatenate(pieces))
+
+
+def _interleaved(parts: list[np.ndarray], width: int, runs: int) -> np.ndarray:
+    """Parts [panels * width, runs * X] as words [panels, W]: run by run each part's [X, width]."""
+    words = []
+    for part in parts:
+        laid = part.reshape(-1, width, runs, part.shape[1] // runs).transpose(0, 2, 3, 1)
+        words.append(np.ascontiguousarray(laid).reshape(*laid.shape[:2], -1).view(np.uint32))
+    found: np.ndarray = np.concatenate(words, axis=2)
+    return found.reshape(len(found), -1)

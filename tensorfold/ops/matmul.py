@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 
 from tensorfold.checkpoints.interface import Quantised, Tensor
 from tensorfold.kernels_cpu import matmul as kernel
-from tensorfold.kernels_cpu.matmul import Gate, PackedMatrix
+from tensorfold.kernels_cpu.matmul import PackedMatrix
 from tensorfold.ops.activation import geglu, swiglu
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.norm import rms_norm
@@ -15,6 +15,9 @@ from tensorfold.ops.rows import ROW_TILE
 
 Weight = Array | PackedMatrix
 """A matrix [N, K] as it is multiplied: float32, or packed for the CPU kernels."""
+
+Gate = kernel.Gate
+"""What joins the halves of a row before it is multiplied."""
 
 
 def prepare(tensor: Tensor, parts: int = 1) -> Weight:
@@ -59,8 +62,9 @@ def matmul(
 ) -> Float[Array, "R N"]:
     """`residual + (x' @ weight.T + bias)` in float32; with a plain weight R is whole ROW_TILEs.
 
-    x' is x [R, K]; with `norm`, a weight and an epsilon, `rms_norm` of it; with `gated`, what this
-    function of ops/activation.py makes of x [R, 2 K]. They belong to the op because a kernel does them while it reads and writes rows.
+    x' is x [R, K]; with `norm`, a weight and an epsilon, `rms_norm` of it; with `gated`, what the
+    function of this name makes of x [R, 2 K] (ops/activation.py). They belong to the op because a
+    kernel does them while it reads and writes rows.
     """
     if isinstance(weight, PackedMatrix):
         return kernel.matmul(x, weight, bias=bias, norm=norm, gated=gated, residual=residual)

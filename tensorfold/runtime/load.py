@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Progress
 from tensorfold.checkpoints.joining import join, merge_axes, take_rows, turn
+from tensorfold.kernels_cpu.matmul import PackedMatrix
 from tensorfold.models.family import Leaf, Model, Spec
 from tensorfold.ops import matmul
 from tensorfold.ops.implementation import implementation
@@ -128,7 +129,7 @@ def with_activations(model: LoadedModel, activations: Activations) -> LoadedMode
     if implementation() != "cpu":
         raise ValueError("int8 activations need the CPU kernels, which are not in use here")
     leaves = tuple(matmul.with_int8_rows(leaf) for leaf in model.leaves)
-    if not any(isinstance(leaf, matmul.PackedMatrix) and leaf.int8 for leaf in leaves):
+    if not any(isinstance(leaf, PackedMatrix) and leaf.int8 for leaf in leaves):
         raise ValueError(
             "int8 activations are for quantised weights, and this model has none: "
             "`tensorfold convert --quantize q8` makes them"

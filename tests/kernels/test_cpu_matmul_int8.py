@@ -20,8 +20,8 @@ def quantised(
     most = 256 if bits == 4 else 2**bits
     codes = rng.integers(0, most, (rows, columns * stored // 8), dtype=np.uint8)
     scale, offset = rng.standard_normal((2, rows, columns // group)).astype(np.float16)
-    wide = scale.astype(np.float32)
-    return Quantised(codes, wide, -zero * wide if zero else offset.astype(np.float32), stored, group)
+    scale, offset = scale.astype(np.float32), offset.astype(np.float32)
+    return Quantised(codes, scale, -zero * scale if zero else offset, stored, group)
 
 
 def at_level(use: str, x: np.ndarray, weight: PackedMatrix, **around: object) -> np.ndarray:
