@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from tensorfold.chat.grammar.automaton import TooLarge
 from tensorfold.chat.grammar.cases import SchemaError, conjunction
-from tensorfold.chat.grammar.rules import WS, JsonRules, Ref, Rules, Symbol, literal
+from tensorfold.chat.grammar.rules import WS, Ref, Rules, Symbol, literal
 from tensorfold.chat.grammar.schema import Reader
+from tensorfold.chat.grammar.values import ValueRules
 from tensorfold.chat.tools.interface import CallShape, Tool
 from tensorfold.checkpoints.interface import Tokenizer
 
@@ -62,7 +63,7 @@ def _value(rules: Rules, tool: Tool) -> Ref:
         parameters["additionalProperties"] = False
     try:
         reader = Reader(parameters)
-        return JsonRules(rules, reader).value(conjunction([parameters, _OBJECT]))
+        return ValueRules(rules, reader).value(conjunction([parameters, _OBJECT]))
     except SchemaError as error:
         raise SchemaError(f"the parameters of {tool.name}: {error}") from None
     except TooLarge:
