@@ -1,6 +1,7 @@
 """Strings that stand in a text as they are, up to a tag that ends them."""
 
 from collections.abc import Iterator
+from functools import cache
 
 from tensorfold.chat.grammar.automaton import (
     LAST,
@@ -23,6 +24,7 @@ _FEW_STATES = 150
 _LONGEST_START = 24
 
 
+@cache
 def free_of_matches(pattern: str) -> Automaton:
     """Texts in which `pattern` matches nowhere."""
     return without(lengths(0, None), compile_pattern(pattern))

@@ -50,7 +50,8 @@ class ValueRules:
     notation: Notation = JSON
 
     def __post_init__(self) -> None:
-        self._document = self.rules.new_document()
+        self.document = self.rules.new_document()
+        """Tells its rules from those of other documents."""
 
     def value(self, schema: Schema) -> Ref:
         """The rule for a value that meets `schema`. Raises `SchemaError`."""
@@ -59,7 +60,7 @@ class ValueRules:
             for case in self.reader.cases(schema):
                 yield from self.case(case)
 
-        return self.rules.named((self._document, canonical(schema)), "v", make)
+        return self.rules.named((self.document, canonical(schema)), "v", make)
 
     def case(self, case: Case) -> Iterator[Sequence_]:
         """The ways to write a value that meets one case."""
@@ -117,7 +118,7 @@ class ValueRules:
                 item = self.value(self.reader.item(case, place))
                 yield (*self._after_comma(item), self._items(case, place + 1, described))
 
-        return self.rules.named((self._document, id(case), "items", place), "a", make)
+        return self.rules.named((self.document, id(case), "items", place), "a", make)
 
     def _after_comma(self, item: Ref) -> Sequence_:
         return (*self.notation.blanks, '","', *self.notation.blanks, item)
@@ -146,7 +147,7 @@ class ValueRules:
         names = list(dict.fromkeys([*named, *case.required]))
         members = [([*member(name)], name in case.required) for name in names]
         others = self.rules.named(
-            (self._document, id(case), "others", frame),
+            (self.document, id(case), "others", frame),
             "o",
             lambda: self._others(case, names, other),
         )
@@ -184,7 +185,7 @@ class ValueRules:
                 )
                 yield (*comma, others, Ref(again.name, 0, top), *frame.end)
 
-        key = (self._document, id(case), "members", frame, index, written)
+        key = (self.document, id(case), "members", frame, index, written)
         return self.rules.named(key, "m", make)
 
     def _others(self, case: Case, names: Sequence[str], other: Other) -> Iterator[Sequence_]:

@@ -1,0 +1,180 @@
+"""Calls forced in the formats that have tags around their arguments, walked token by token.
+
+What a grammar lets through is read by the format's own parser as one call whose arguments meet
+the schema, and what the templates write of valid arguments, the grammar lets through.
+"""
+
+import json
+import random
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+import jsonschema
+import numpy as np
+import pytest
+from argument_cases import CONTROLS, MARKUP, PIECES, WRITERS, Call, calls
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tensorfold.chat.grammar.calls import calls_grammar
+from tensorfold.chat.grammar.compiler import GrammarCompiler, GrammarError
+from tensorfold.chat.grammar.constraint import GrammarConstraint
+from tensorfold.chat.tools.interface import Call as ReadCall
+from tensorfold.chat.tools.interface import Content, Event, Tool, Tools
+from tensorfold.chat.tools.parser import joined
+from tensorfold.chat.tools.registry import FORMATS
+
+END = 256
+_WORDS = sorted({text.encode() for text in [*PIECES, ">\n", "\n</", '",', "</p", '":', "\n\n"]})
+
+
+class MarkedBytes:
+    """A tokenizer of bytes, some words, and control tokens; text is encoded to bytes."""
+
+    def __init__(self, controls: list[str]) -> None:
+        self.controls = controls
+        self._words = [word for word in _WORDS if len(word) > 1]
+        first = END + 1 + len(self._words)
+        self.spellings = dict(zip(range(first, first + len(controls)), controls, strict=True))
+        self.control_ids = frozenset({END, *self.spellings})
+        self.vocab_size = first + len(controls)
+        self.end_ids = frozenset({END})
+
+    def encode(
+        self, text: str, *, add_special_tokens: bool = False, control: bool = True
+    ) -> list[int]:
+        numbers = {spelling: token for token, spelling in self.spellings.items()}
+        if not control or not numbers:
+            return list(text.encode())
+        pieces = re.split(f"({'|'.join(map(re.escape, numbers))})", text)
+        return [
+            token
+            for piece in pieces
+            for token in ([numbers[piece]] if piece in numbers else piece.encode())
+        ]
+
+    def token_bytes(self, token: int) -> bytes:
+        if token < END:
+            return bytes([token])
+        if token in self.control_ids:
+            return self.token_text(token).encode()
+        return self._words[token - END - 1]
+
+    def token_text(self, token: int) -> str:
+        if token in self.control_ids:
+            return self.spellings.get(token, "<end>")
+        return self.token_bytes(token).decode(errors="replace")
+
+
+TOKENIZERS = {
+    (name, marked): MarkedBytes(CONTROLS[name] if marked else [])
+    for name in WRITERS
+    for marked in (True, False)
+}
+COMPILERS = {
+    key: GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.end_ids)
+    for key, tokenizer in TOKENIZERS.items()
+}
+Kind = tuple[str, bool]
+KINDS = st.sampled_from(sorted(TOKENIZERS))
+
+
+def compiled(kind: Kind, tool: Tool, parallel: bool = False) -> Callable[[], GrammarConstraint]:
+    grammar = calls_grammar(FORMATS[kind[0]].shape, [tool], TOKENIZERS[kind], parallel=parallel)
+    return COMPILERS[kind].compile(lambda: grammar, grammar)
+
+
+def allowed(kind: Kind, constraint: GrammarConstraint) -> set[int]:
+    (mask,) = constraint.masks(())
+    assert mask is not None
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits[: TOKENIZERS[kind].vocab_size]).tolist())
+
+
+def walk(kind: Kind, constraint: GrammarConstraint, chance: random.Random) -> list[int]:
+    """Tokens that the grammar allows, up to its end: words and markup at random for a while, then
+    whatever brings the text to an end."""
+    tokenizer = TOKENIZERS[kind]
+    shape = FORMATS[kind[0]].shape
+    endings = [*'"}]0d', "\n</parameter>\n", "</arg_value>", "</｜DSML｜parameter>\n", "a-01"]
+    endings += ["<|close|>argument<|sep|>", "</function>", shape.closer, shape.after, "null", " "]
+    tokens: list[int] = []
+    wandering = chance.randrange(60)
+    while True:
+        choices = allowed(kind, constraint)
+        if END in choices and (len(choices) == 1 or chance.random() < 0.5):
+            return tokens
+        choices.discard(END)
+        assert choices and len(tokens) < 6000
+        if len(tokens) < wandering and chance.random() < 0.3:
+            piece = [chance.choice(sorted(choices))]
+        else:
+            text = chance.choice(endings if chance.random() < 0.7 else [*PIECES, *MARKUP])
+            piece = tokenizer.encode(text, control=chance.random() < 0.8)
+            if len(tokens) >= wandering and piece and piece[0] not in choices:
+                named = [token for token in choices if token < 128] or sorted(choices)
+                piece = [chance.choice(named)]
+        for token in piece:
+            if token not in allowed(kind, constraint):
+                break
+            constraint.accept(token)
+            tokens.append(token)
+
+
+def read(kind: Kind, tokens: list[int], tools: Tools, chance: random.Random) -> list[Event]:
+    """What the format's parser makes of a reply that comes in random pieces."""
+    name, marked = kind
+    tokenizer = TOKENIZERS[kind]
+    prompt = "<|open|>response<|sep|>" if name == "kimi-k3" else ""
+    parser = FORMATS[name](tools, controls=tokenizer.controls, prompt=prompt)
+    events: list[Event] = []
+    plain = b""
+
+    def feed(text: str) -> None:
+        cuts = sorted(chance.sample(range(len(text) + 1), min(len(text), chance.randrange(8))))
+        for start, end in pairwise([0, *cuts, len(text)]):
+            events.extend(parser.feed(text[start:end]))
+
+    for token in tokens:
+        if token in tokenizer.control_ids:
+            feed(plain.decode())
+            plain = b""
+            events += parser.feed(tokenizer.token_text(token), control=True)
+        else:
+            plain += tokenizer.token_bytes(token)
+    feed(plain.decode())
+    return joined([*events, *parser.finish(cut=False)])
+
+
+def arguments_of(events: list[Event]) -> list[dict]:
+    assert not any(isinstance(event, Content) for event in events), events
+    assert all(event.name == "tool" for event in events if isinstance(event, ReadCall))
+    return [json.loads(event.arguments) for event in events if isinstance(event, ReadCall)]
+
+
+@given(kind=KINDS, call=calls(), seed=st.integers(0, 2**32))
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_allowed_is_read_as_a_call_that_meets_the_schema(
+    kind: Kind, call: Call, seed: int
+) -> None:
+    tool = Tool("tool", call.parameters)
+    try:
+        constraint = compiled(kind, tool)()
+    except GrammarError as error:
+        # Of what is drawn, only texts that the markup itself forbids can be in the way.
+        assume("no arguments" not in str(error))
+        raise
+    chance = random.Random(seed)
+    tokens = walk(kind, constraint, chance)
+    text = b"".join(map(TOKENIZERS[kind].token_bytes, tokens)).decode()
+    for _ in range(3):
+        (arguments,) = arguments_of(read(kind, tokens, Tools([tool]), chance))
+        validator = jsonschema.Draft202012Validator(
+            call.parameters, format_checker=jsonschema.FormatChecker()
+        )
+        assert not list(validator.iter_errors(arguments)), (text, arguments)
+        listed = call.parameters.get("properties") or {}
+        assert [name for name in arguments if name in listed] == [
+            name for name in listed if name in arguments
+        ], text
