@@ -41,7 +41,7 @@ class Tags:
 
     opening: parts, NAME and TYPE in them, between which a line may end
     ending: behind the value
-    ends: a pattern of what a value may not hold
+    ends: a pattern of what a value may not hold, also with its ending behind it
     types: what TYPE is by the kind of a value; without it the schema tells a value's type
     last: whether a line may end behind the last argument
     """
@@ -75,7 +75,7 @@ TAGS = {
     "xtml": Tags(
         ('<|open|>argument key="NAME" type="TYPE"<|sep|>',),
         "<|close|>argument<|sep|>",
-        f"<\\|close\\|>argument<\\|sep\\|>{_BLANKS}(<\\|open\\|>|<\\|close\\|>)",
+        f"<\\|close\\|>argument<\\|sep\\|>{_BLANKS}(<\\|open\\|>|<\\|close\\|>|$)",
         {kind: kind for kind in sorted(_KINDS)},
     ),
 }
@@ -238,7 +238,7 @@ class TaggedArguments:
 
 # Longer numbers would be no numbers to the parser, and a model that repeats digits comes to an end.
 _WHOLE: Sequence_ = ('"-"?', '("0" | [1-9] [0-9]{0,39})')
-_ANY: Sequence_ = (*_WHOLE, '("." [0-9]{1,40})?', "([eE] [+-]? [0-9]{1,2})?")
+_ANY: Sequence_ = (*_WHOLE, '("." [0-9]{1,40})?', "([eE] ([+]? [1]? [0-9]{1,2} | [-] [0-9]{1,3}))?")
 _MOST_DIGITS = 24
 _FEW_STATES = 300
 

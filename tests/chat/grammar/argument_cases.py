@@ -188,6 +188,13 @@ def _xtml(arguments: dict[str, Any], _: bool) -> str:
 
 WRITERS = {"qwen3-xml": _xml, "glm": _glm, "dsml": _dsml, "kimi-k3": _xtml}
 """Arguments as the templates of a format write them; of two ways where there are two."""
+ENDS = {
+    "qwen3-xml": "\n</parameter>\n",
+    "glm": "</arg_value>",
+    "dsml": "</｜DSML｜parameter>\n",
+    "kimi-k3": "<|close|>argument<|sep|>",
+}
+"""What ends a value."""
 CONTROLS = {
     "qwen3-xml": ["<tool_call>", "</tool_call>"],
     "glm": [
