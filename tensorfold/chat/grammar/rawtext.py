@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from functools import cache
 
 from tensorfold.chat.grammar.automaton import (
-    LAST,
     Automaton,
-    Ranges,
     TooLarge,
     both,
     lengths,
+    outside,
+    ranges_of,
     without,
 )
 from tensorfold.chat.grammar.cases import Strings
@@ -18,9 +18,11 @@ from tensorfold.chat.grammar.rules import Ref, Rules, Sequence_, terminals
 
 FREE_OF_TAGS = compile_pattern("[^<]*", whole=True)
 """Every tag begins with this letter."""
-_NO_TAG = "[^<]"
-_BUT_TAGS: Ranges = ((0, ord("<") - 1), (ord("<") + 1, LAST))
-_FEW_STATES = 150
+_CLASSES = {
+    outside(ranges_of([(ord(letter), ord(letter)) for letter in letters])): name
+    for letters, name in (("<", "[^<]"), ("<\n", "[^<\\n]"))
+}
+_FEW_STATES = 100
 _LONGEST_START = 24
 
 
@@ -42,30 +44,23 @@ def kept_in(kept: Automaton, asked: Strings) -> Automaton | None:
     return both(asked.automaton(), both(kept, FREE_OF_TAGS)) if asked.automata else None
 
 
-def raw_strings(
-    rules: Rules, asked: Strings, kept: Automaton, ending: Sequence_
+def counted(
+    rules: Rules, kept: Automaton, least: int, most: int | None, ending: Sequence_
 ) -> Iterator[Sequence_]:
-    """A string as asked, as it is, that `kept` has, and the `ending` behind it."""
-    automaton = kept_in(kept, asked)
-    if automaton is not None:
-        yield (rules.bare(automaton, ending),)
-    elif asked.most is None or asked.least <= asked.most:
-        yield from _counted(rules, both(kept, FREE_OF_TAGS), asked.least, asked.most, ending)
-
-
-def _counted(
-    rules: Rules, automaton: Automaton, least: int, most: int | None, ending: Sequence_
-) -> Iterator[Sequence_]:
-    """Strings of `automaton`, so many characters long.
+    """The strings of `kept` that begin no tag and are so many characters long, and the `ending`.
 
     Counting is quick only for characters of one class, so they are counted one by one only up to
-    a state that any character but the one of tags leads back to, which must be soon.
+    a state that any of a class leads back to, which must be soon.
     """
+    if most is not None and least > most:
+        return
+    automaton = both(kept, FREE_OF_TAGS)
     live = automaton.live()
     free = {
-        state
+        state: name
         for state, accepts in enumerate(automaton.accepting)
-        if accepts and automaton.arcs(state).get(state) == _BUT_TAGS
+        for ranges, name in _CLASSES.items()
+        if accepts and automaton.arcs(state).get(state) == ranges
     }
 
     def after(state: int, count: int) -> Ref:
@@ -75,7 +70,7 @@ def _counted(
     def ways(state: int, count: int) -> Iterator[Sequence_]:
         if state in free:
             top = "" if most is None else most - count
-            yield (f"{_NO_TAG}{{{max(least - count, 0)},{top}}}", *ending)
+            yield (f"{free[state]}{{{max(least - count, 0)},{top}}}", *ending)
             return
         if automaton.accepting[state] and least <= count:
             yield ending

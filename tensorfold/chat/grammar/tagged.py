@@ -14,11 +14,11 @@ from functools import cache
 from typing import Any
 
 from tensorfold.chat.grammar.automaton import Automaton, TooLarge, both, lengths, without, words
-from tensorfold.chat.grammar.cases import Case, Schema, canonical, conjunction, kind_of
+from tensorfold.chat.grammar.cases import Case, Schema, Strings, canonical, conjunction, kind_of
 from tensorfold.chat.grammar.notation import Json, spelled
 from tensorfold.chat.grammar.numerals import Numbers, automaton_of
 from tensorfold.chat.grammar.pattern import compile_pattern
-from tensorfold.chat.grammar.rawtext import free_of_matches, raw_strings
+from tensorfold.chat.grammar.rawtext import counted, free_of_matches, kept_in
 from tensorfold.chat.grammar.rules import Ref, Rules, Sequence_, literal
 from tensorfold.chat.grammar.schema import Reader
 from tensorfold.chat.grammar.values import Frame, ValueRules
@@ -31,6 +31,7 @@ _STRIPPED = (
 """What Python's `strip` takes."""
 _NAME = re.compile(r"[^\s<>\"&](?:[^<>\"&\n]{0,190}[^\s<>\"&])?")
 _FREE_NAME = compile_pattern("[A-Za-z0-9_.-]{1,64}", whole=True)
+_ONE_LINE = compile_pattern("[^\\n]*", whole=True)
 _KINDS = frozenset({"null", "boolean", "number", "array", "object", "string"})
 _LINE_END = f"{literal(chr(10))}?"
 
@@ -42,6 +43,8 @@ class Tags:
     opening: parts, NAME and TYPE in them, between which a line may end
     ending: behind the value
     ends: a pattern of what a value may not hold, also with its ending behind it
+    inside: the same for the strings of JSON, which is shorter: it takes a state a letter, and
+      every string of other lengths has states of its own
     types: what TYPE is by the kind of a value; without it the schema tells a value's type
     last: whether a line may end behind the last argument
     """
@@ -49,6 +52,7 @@ class Tags:
     opening: tuple[str, ...]
     ending: str
     ends: str
+    inside: str
     types: Mapping[str, str] | None = None
     last: bool = False
 
@@ -59,23 +63,27 @@ TAGS = {
         "\n</parameter>\n",
         "(^|\\n)(<parameter=|</function>\\n</tool_call>)"
         f"|</parameter>{_BLANKS}(<parameter=|</function>|</tool_call>)",
+        "</parameter>",
     ),
     "glm": Tags(
         ("", "<arg_key>NAME</arg_key>", "<arg_value>"),
         "</arg_value>",
-        f"</arg_value>|</tool_call>{_STRIPPED}<tool_call>",
+        "</arg_value>|</tool_call>[^<]*<tool_call>",
+        "</arg_value>|</tool_call>",
         last=True,
     ),
     "dsml": Tags(
         ('<｜DSML｜parameter name="NAME" string="TYPE">',),
         "</｜DSML｜parameter>\n",
         f"</｜DSML｜parameter>{_BLANKS}(<｜DSML｜parameter|</｜DSML｜invoke)",
+        "</｜DSML｜parameter>",
         {kind: "true" if kind == "string" else "false" for kind in sorted(_KINDS)},
     ),
     "xtml": Tags(
         ('<|open|>argument key="NAME" type="TYPE"<|sep|>',),
         "<|close|>argument<|sep|>",
         f"<\\|close\\|>argument<\\|sep\\|>{_BLANKS}(<\\|open\\|>|<\\|close\\|>|$)",
+        "<\\|close\\|>argument<\\|sep\\|>",
         {kind: kind for kind in sorted(_KINDS)},
     ),
 }
@@ -109,8 +117,9 @@ class TaggedArguments:
     def __post_init__(self) -> None:
         self._reader = Reader(self.parameters)
         self._kept = free_of_matches(self.tags.ends)
-        self._values = ValueRules(self.rules, self._reader, Json(self._kept))
+        self._values = ValueRules(self.rules, self._reader, Json(free_of_matches(self.tags.inside)))
         self._ending = self.markup(self.tags.ending)
+        self._ending_of_line = self.markup(self.tags.ending.removeprefix("\n"))
         self._names: set[str] = set()
         # Rules are known by the identities of their cases, so these must stay.
         self._cases: list[Case] = []
@@ -186,19 +195,30 @@ class TaggedArguments:
                 continue
             kinds = case.kinds & way.kinds
             if "string" in kinds:
-                kept = _unlike(self._kept, way.types)
-                yield from raw_strings(self.rules, case.strings, kept, self._ending)
-            for kind, texts in (("null", ("null",)), ("boolean", ("true", "false"))):
-                if kind in kinds:
-                    for text in texts:
-                        yield from (
-                            (literal(each), *self._ending) for each in self._constants(text)
-                        )
+                yield from self._strings(case.strings, way)
+            constants = ["null"] * ("null" in kinds) + ["true", "false"] * ("boolean" in kinds)
+            for each in (spelling for text in constants for spelling in self._constants(text)):
+                yield (literal(each), *self._ending)
             if "number" in kinds:
                 yield (self._number(case.numbers, way), *self._ending)
             part = replace(case, kinds=kinds & {"array", "object"})
             self._cases.append(part)
             yield from ((*each, *self._ending) for each in self._values.case(part))
+
+    def _strings(self, asked: Strings, way: _Way) -> Iterator[Sequence_]:
+        kept = _unlike(self._kept, way.types)
+        automaton = kept_in(kept, asked)
+        if automaton is not None:
+            yield (self.rules.bare(automaton, self._ending),)
+        elif self._ending == self._ending_of_line:
+            yield from counted(self.rules, kept, asked.least, asked.most, self._ending)
+        elif asked.least == asked.most:
+            lines = both(kept, _ONE_LINE)
+            yield from counted(self.rules, lines, asked.least, asked.most, self._ending)
+        else:
+            # The line end before the tag is counted as the string's own: if it may be either, a
+            # grammar takes very long to compile. The longest string goes without one.
+            yield from counted(self.rules, kept, asked.least + 1, asked.most, self._ending_of_line)
 
     def _constants(self, text: str) -> tuple[str, ...]:
         """The spellings of null, true or false: where types go by the schema, templates may have

@@ -13,7 +13,6 @@ from typing import Any
 
 import jsonschema
 import numpy as np
-import pytest
 from argument_cases import CONTROLS, ENDS, MARKUP, PIECES, WRITERS, Call, calls
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -147,7 +146,7 @@ def walk(kind: Kind, tool: Tool, constraint: GrammarConstraint, chance: random.R
 
 def read(kind: Kind, tokens: list[int], tools: Tools, chance: random.Random) -> list[Event]:
     """What the format's parser makes of a reply that comes in random pieces."""
-    name, marked = kind
+    name = kind[0]
     tokenizer = TOKENIZERS[kind]
     prompt = "<|open|>response<|sep|>" if name == "kimi-k3" else ""
     parser = FORMATS[name](tools, controls=tokenizer.controls, prompt=prompt)
@@ -235,4 +234,6 @@ def narrower(value: Any, inside: bool = False) -> bool:
         return any(narrower(each, True) for pair in value.items() for each in pair)
     if isinstance(value, list):
         return any(narrower(each, True) for each in value)
-    return isinstance(value, str) and (("<" in value) if inside else value.strip()[:1] in ("{", "["))
+    return isinstance(value, str) and (
+        ("<" in value) if inside else value.strip()[:1] in ("{", "[")
+    )
