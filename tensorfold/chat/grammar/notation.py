@@ -1,9 +1,9 @@
-"""How the values of JSON are spelled: as JSON, in JSON that stands between tags, or otherwise."""
+"""The spellings of strings, names and listed values in JSON, also where it stands between tags."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tensorfold.chat.grammar.automaton import Automaton, both, lengths
 from tensorfold.chat.grammar.cases import Strings
@@ -20,61 +20,21 @@ from tensorfold.chat.grammar.rules import (
     literal,
 )
 
-ANY_TEXT = lengths(0, None)
+_ANY_TEXT = lengths(0, None)
 _QUOTE = '"\\""'
 
 
-class Notation(Protocol):
-    """A spelling of values; objects stand in braces and arrays in brackets in all of them."""
-
-    @property
-    def blanks(self) -> Sequence_:
-        """What may stand between two tokens."""
-        ...
-
-    @property
-    def constants(self) -> Mapping[str, tuple[Symbol, ...]]:
-        """The spellings of null, true and false."""
-        ...
-
-    def strings(self, rules: Rules, asked: Strings) -> Iterator[Sequence_]:
-        """Every string that is as asked."""
-        ...
-
-    def string(self, value: str) -> Sequence_ | None:
-        """One string; None when it can't be written."""
-        ...
-
-    def key(self, name: str) -> Sequence_ | None:
-        """One property's name; None when it can't be written."""
-        ...
-
-    def keys(self, rules: Rules, names: Automaton) -> Iterator[Sequence_]:
-        """Every name in `names` that can be written."""
-        ...
-
-
 @dataclass(frozen=True)
-class Json:
-    """JSON.
+class Notation:
+    """How strings are written.
 
-    kept: what its strings and names may hold, where it stands in a text that some would end
+    kept: what strings and names may hold, where JSON stands in a text that some would end
     """
 
     kept: Automaton | None = None
 
-    @property
-    def blanks(self) -> Sequence_:
-        """See `Notation`."""
-        return (WS,)
-
-    @property
-    def constants(self) -> Mapping[str, tuple[Symbol, ...]]:
-        """See `Notation`."""
-        return {name: (f'"{name}"',) for name in ("null", "true", "false")}
-
     def strings(self, rules: Rules, asked: Strings) -> Iterator[Sequence_]:
-        """See `Notation`."""
+        """Every string that is as asked."""
         automaton = asked.automaton() if asked.automata else None
         if self.kept is not None:
             automaton = kept_in(self.kept, asked)
@@ -88,24 +48,19 @@ class Json:
                 yield _QUOTE, f"{plain}{{{asked.least},{asked.most}}}", _QUOTE
 
     def string(self, value: str) -> Sequence_ | None:
-        """See `Notation`."""
+        """One string; None when it can't be written."""
         if self.kept is not None and not self.kept.matches(value):
             return None
         return (literal(json.dumps(value, ensure_ascii=False)),)
 
-    key = string
-
-    def keys(self, rules: Rules, names: Automaton) -> Iterator[Sequence_]:
-        """See `Notation`."""
+    def names(self, rules: Rules, names: Automaton) -> Sequence_:
+        """Every name in `names` that can be written."""
         if self.kept is not None:
-            yield _QUOTE, rules.quoted(both(names, self.kept))
-        elif names == ANY_TEXT:
-            yield _QUOTE, Ref("text")
-        else:
-            yield _QUOTE, rules.quoted(names)
+            return _QUOTE, rules.quoted(both(names, self.kept))
+        return _QUOTE, Ref("text") if names == _ANY_TEXT else rules.quoted(names)
 
 
-JSON = Json()
+JSON = Notation()
 
 
 def spelled(value: Any, notation: Notation) -> Sequence_ | None:
@@ -115,32 +70,28 @@ def spelled(value: Any, notation: Notation) -> Sequence_ | None:
         return notation.string(value)
     if isinstance(value, dict):
         parts = [_member(name, item, notation) for name, item in value.items()]
-        return _enclosed('"{"', parts, '"}"', notation)
+        return _enclosed('"{"', parts, '"}"')
     if isinstance(value, list):
         parts = [spelled(item, notation) for item in value]
-        return _enclosed('"["', parts, '"]"', notation)
-    if value is None or isinstance(value, bool):
-        return (notation.constants[json.dumps(value)][0],)
+        return _enclosed('"["', parts, '"]"')
     return (literal(json.dumps(value)),)
 
 
 def _member(name: str, value: Any, notation: Notation) -> Sequence_ | None:
-    key, item = notation.key(name), spelled(value, notation)
-    return None if key is None or item is None else after_colon(key, item, notation)
+    key, item = notation.string(name), spelled(value, notation)
+    return None if key is None or item is None else after_colon(key, item)
 
 
-def after_colon(key: Sequence_, value: Sequence_, notation: Notation) -> Sequence_:
+def after_colon(key: Sequence_, value: Sequence_) -> Sequence_:
     """A property's name and its value."""
-    return (*key, *notation.blanks, '":"', *notation.blanks, *value)
+    return (*key, WS, '":"', WS, *value)
 
 
-def _enclosed(
-    opening: Symbol, parts: list[Sequence_ | None], closing: Symbol, notation: Notation
-) -> Sequence_ | None:
-    found: list[Symbol] = [opening, *notation.blanks]
+def _enclosed(opening: Symbol, parts: list[Sequence_ | None], closing: Symbol) -> Sequence_ | None:
+    found: list[Symbol] = [opening, WS]
     for index, part in enumerate(parts):
         if part is None:
             return None
-        found += [*notation.blanks, '","', *notation.blanks] if index else []
+        found += [WS, '","', WS] if index else []
         found += part
-    return (*found, *(notation.blanks if parts else ()), closing)
+    return (*found, *((WS,) if parts else ()), closing)

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorfold.chat.grammar.automaton import Automaton, TooLarge, both, lengths, without, words
 from tensorfold.chat.grammar.cases import Case, Schema, Strings, canonical, conjunction, kind_of
-from tensorfold.chat.grammar.notation import Json, spelled
+from tensorfold.chat.grammar.notation import Notation, spelled
 from tensorfold.chat.grammar.numerals import Numbers, automaton_of
 from tensorfold.chat.grammar.pattern import compile_pattern
 from tensorfold.chat.grammar.rawtext import counted, free_of_matches, kept_in
@@ -117,7 +117,9 @@ class TaggedArguments:
     def __post_init__(self) -> None:
         self._reader = Reader(self.parameters)
         self._kept = free_of_matches(self.tags.ends)
-        self._values = ValueRules(self.rules, self._reader, Json(free_of_matches(self.tags.inside)))
+        self._values = ValueRules(
+            self.rules, self._reader, Notation(free_of_matches(self.tags.inside))
+        )
         self._ending = self.markup(self.tags.ending)
         self._ending_of_line = self.markup(self.tags.ending.removeprefix("\n"))
         self._names: set[str] = set()

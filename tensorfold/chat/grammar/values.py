@@ -1,4 +1,4 @@
-"""A schema's cases as rules for the text of a value, in JSON or another notation of the same.
+"""A schema's cases as rules for the JSON text of a value.
 
 Between any two tokens of JSON there may be up to 32 blanks. Properties come in the order of the
 schema, then the others that it allows. Where a schema lets any string stand, every escape may be
@@ -20,7 +20,7 @@ from tensorfold.chat.grammar.cases import (
 )
 from tensorfold.chat.grammar.notation import JSON, Notation, after_colon, spelled
 from tensorfold.chat.grammar.numerals import automaton_of
-from tensorfold.chat.grammar.rules import Ref, Rules, Sequence_
+from tensorfold.chat.grammar.rules import WS, Ref, Rules, Sequence_
 from tensorfold.chat.grammar.schema import Reader
 
 _MOST_PATTERNS = 4
@@ -69,11 +69,10 @@ class ValueRules:
                 if (text := spelled(value, self.notation)) is not None:
                     yield text
             return
-        constants = self.notation.constants
         if "null" in case.kinds:
-            yield from ((each,) for each in constants["null"])
+            yield ('"null"',)
         if "boolean" in case.kinds:
-            yield from ((each,) for each in (*constants["true"], *constants["false"]))
+            yield from (('"true"',), ('"false"',))
         if "number" in case.kinds:
             if case.numbers.plain:
                 yield (Ref("integer" if case.numbers.whole else "number"),)
@@ -87,17 +86,16 @@ class ValueRules:
             yield self._object(case)
 
     def _array(self, case: Case) -> Iterator[Sequence_]:
-        blanks = self.notation.blanks
         least, most = case.items
         described = max((len(layer.prefix) for layer in case.arrays), default=0)
         if most is not None and least > most:
             return
         if least == 0:
-            yield '"["', *blanks, '"]"'
+            yield '"["', WS, '"]"'
         if most == 0:
             return
         first = self.value(self.reader.item(case, 0))
-        yield '"["', *blanks, first, self._items(case, 1, described), *blanks, '"]"'
+        yield '"["', WS, first, self._items(case, 1, described), WS, '"]"'
 
     def _items(self, case: Case, place: int, described: int) -> Ref:
         """The items after the first `place`, each with its comma."""
@@ -106,9 +104,7 @@ class ValueRules:
         def make() -> Iterator[Sequence_]:
             if place >= described:
                 item = self.value(self.reader.item(case, place))
-                more = self.rules.named(
-                    ("item", item), "i", lambda: iter([self._after_comma(item)])
-                )
+                more = self.rules.named(("item", item), "i", lambda: iter([_after_comma(item)]))
                 top = None if most is None else most - place
                 yield (Ref(more.name, max(least - place, 0), top),)
                 return
@@ -116,30 +112,24 @@ class ValueRules:
                 yield ()
             if most is None or place < most:
                 item = self.value(self.reader.item(case, place))
-                yield (*self._after_comma(item), self._items(case, place + 1, described))
+                yield (*_after_comma(item), self._items(case, place + 1, described))
 
         return self.rules.named((self.document, id(case), "items", place), "a", make)
 
-    def _after_comma(self, item: Ref) -> Sequence_:
-        return (*self.notation.blanks, '","', *self.notation.blanks, item)
-
     def _object(self, case: Case) -> Sequence_:
-        blanks = self.notation.blanks
-        frame = Frame((*blanks, '","', *blanks), (*blanks, '"}"'), ('"}"',))
-        return '"{"', *blanks, self.members(case, self._member(case), self._other, frame)
+        frame = Frame((WS, '","', WS), (WS, '"}"'), ('"}"',))
+        return '"{"', WS, self.members(case, self._member(case), self._other, frame)
 
     def _member(self, case: Case) -> Member:
         def written(name: str) -> Iterator[Sequence_]:
-            if (key := self.notation.key(name)) is not None:
+            if (key := self.notation.string(name)) is not None:
                 value = self.value(self.reader.value(case, name))
-                yield after_colon(key, (value,), self.notation)
+                yield after_colon(key, (value,))
 
         return written
 
     def _other(self, names: Automaton, schema: Schema) -> Iterator[Sequence_]:
-        value = self.value(schema)
-        for key in self.notation.keys(self.rules, names):
-            yield after_colon(key, (value,), self.notation)
+        yield after_colon(self.notation.names(self.rules, names), (self.value(schema),))
 
     def members(self, case: Case, member: Member, other: Other, frame: Frame) -> Ref:
         """The properties of an object, by how one is written, and another that no schema names."""
@@ -223,3 +213,7 @@ def _asked(layer: ObjectLayer, matched: Sequence[Automaton]) -> Schema:
     if not asked and layer.others is not None:
         return layer.others
     return conjunction(asked)
+
+
+def _after_comma(item: Ref) -> Sequence_:
+    return (WS, '","', WS, item)

@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+import pytest
 from argument_cases import CONTROLS, ENDS, MARKUP, PIECES, WRITERS, Call, calls
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -237,3 +238,92 @@ def narrower(value: Any, inside: bool = False) -> bool:
     return isinstance(value, str) and (
         ("<" in value) if inside else value.strip()[:1] in ("{", "[")
     )
+
+
+XML = ("qwen3-xml", True)
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 2, "maxLength": 40},
+        "days": {"type": "integer", "maximum": 9},
+        "code": {"type": "string", "minLength": 3, "maxLength": 3},
+        "unit": {"enum": ["C", "F", None]},
+    },
+    "required": ["city"],
+}
+_OPENED = "<tool_call>\n<function=tool>\n"
+_CLOSED = "</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [
+        ([("city", "Oslo")], True),
+        ([("city", "a </parameter> b")], False),
+        ([("city", "Oslo\nby night"), ("days", "9"), ("code", "a b"), ("unit", "None")], True),
+        ([("city", "O")], False),
+        ([("city", "O" * 39)], True),
+        ([("city", "O" * 41)], False),
+        ([("city", "Oslo"), ("code", "abcd")], False),
+        ([("city", "Oslo"), ("days", "10")], False),
+        ([("city", "Oslo"), ("days", "two")], False),
+        ([("city", "Oslo"), ("unit", "K")], False),
+        ([("city", "Oslo"), ("town", "x")], False),
+        ([("days", "2")], False),
+        ([("days", "2"), ("city", "Oslo")], False),
+        ([("city", "Oslo"), ("city", "Bern")], False),
+        ([], False),
+    ],
+)
+def test_parameters_are_the_offered_ones_once_and_in_order(
+    arguments: list[tuple[str, str]], fits: bool
+) -> None:
+    written = "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in arguments)
+    constraint = compiled(XML, Tool("tool", WEATHER))()
+    assert accepts(XML, constraint, _OPENED + written + _CLOSED) == fits
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ("if a < b:\n    print('</parameter>')\n", True),
+        ("</parameter>\n\n</function", True),
+        ("</parameter>\n\n</function>", False),
+        ("</parameter><parameter=x>", False),
+        ("<parameter=x>", False),
+        ("a <parameter=x>", True),
+        ("a\n</function>", True),
+        ("a\n</function>\n</tool_call", True),
+    ],
+)
+def test_a_string_may_speak_of_tags_where_the_parser_reads_on(value: str, fits: bool) -> None:
+    tool = Tool("tool", {"type": "object", "properties": {"code": {"type": "string"}}})
+    text = _OPENED + f"<parameter=code>\n{value}\n</parameter>\n" + _CLOSED
+    assert accepts(XML, compiled(XML, tool)(), text) == fits
+    if fits:
+        events = read(XML, TOKENIZERS[XML].encode(text), Tools([tool]), random.Random(1))
+        assert arguments_of(events) == [{"code": value}]
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_calls_follow_each_other_only_in_parallel(name: str) -> None:
+    kind, shape = (name, True), FORMATS[name].shape
+    tool = Tool("tool", {"type": "object", "properties": {"on": {"type": "boolean"}}})
+    one = shape.opener + "tool" + shape.after_name + WRITERS[name]({"on": True}, False)
+    two = f"{one}{shape.closer}{shape.between}{one}{shape.closer}"
+    text = shape.before + two + shape.after
+    # Kimi K3 numbers its calls.
+    parallel = name != "kimi-k3"
+    assert accepts(kind, compiled(kind, tool, parallel=True)(), text) == parallel
+    assert not accepts(kind, compiled(kind, tool)(), text)
+    events = read(kind, TOKENIZERS[kind].encode(text), Tools([tool]), random.Random(1))
+    assert arguments_of(events) == [{"on": True}] * 2
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+@pytest.mark.parametrize("keyword", ["uniqueItems", "not", "contains"])
+def test_what_cannot_be_enforced_is_refused_by_name(name: str, keyword: str) -> None:
+    value = True if keyword == "uniqueItems" else {"type": "null"}
+    tool = Tool("tool", {"type": "object", "properties": {"a": {"type": "array", keyword: value}}})
+    with pytest.raises(GrammarError, match=f'the parameters of tool: .*"{keyword}"'):
+        compiled((name, True), tool)
