@@ -74,7 +74,7 @@ TOKENIZERS = {
     for marked in (True, False)
 }
 COMPILERS = {
-    key: GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.end_ids)
+    key: GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.end_ids, seconds=200)
     for key, tokenizer in TOKENIZERS.items()
 }
 Kind = tuple[str, bool]
@@ -177,7 +177,7 @@ def arguments_of(events: list[Event]) -> list[dict]:
 
 
 @given(kind=KINDS, call=calls(), seed=st.integers(0, 2**32))
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_allowed_is_read_as_a_call_that_meets_the_schema(
     kind: Kind, call: Call, seed: int
 ) -> None:
@@ -215,7 +215,7 @@ def call_text(name: str, arguments: dict, variant: bool) -> str:
 
 
 @given(kind=KINDS, call=calls(), variant=st.booleans(), seed=st.integers(0, 2**32))
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_what_a_template_writes_of_valid_arguments_is_allowed_where_it_is_read_as_them(
     kind: Kind, call: Call, variant: bool, seed: int
 ) -> None:
