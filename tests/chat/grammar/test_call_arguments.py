@@ -136,8 +136,9 @@ def walk(kind: Kind, tool: Tool, constraint: GrammarConstraint, chance: random.R
             text = chance.choice(ends if finishing else [*PIECES, *MARKUP])
             piece = tokenizer.encode(text, control=finishing or chance.random() < 0.5)
             if len(tokens) >= wandering and piece and piece[0] not in choices:
-                named = [token for token in choices if token < 128] or sorted(choices)
-                piece = [chance.choice(named)]
+                closing = sorted(choices.intersection(b'}]"'))
+                letters = [token for token in choices if token < 128] or sorted(choices)
+                piece = [chance.choice(closing if closing and chance.random() < 0.8 else letters)]
         for token in piece:
             if token not in allowed(kind, constraint):
                 break
