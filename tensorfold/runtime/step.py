@@ -237,7 +237,9 @@ class StepFunction:
     def _lower(self, rows: int) -> Lowered:
         layout = self._layout(rows)
 
-        def step(leaves: Leaves, state: State, *arguments: Array) -> tuple[Array, Array, State]:
+        def step(
+            leaves: Leaves, state: State, *arguments: Array
+        ) -> tuple[Array, Array, State]:
             return _step(self.model, layout, leaves, state, *arguments)
 
         packed = jax.ShapeDtypeStruct((layout.size,), jnp.int32)
