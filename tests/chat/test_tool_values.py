@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfold.chat.tools.values import any_json, typed
+from tensorfold.chat.tools.values import any_json, parameter, typed
 
 INTEGER, NUMBER, BOOLEAN = {"type": "integer"}, {"type": "number"}, {"type": "boolean"}
 OBJECT, ARRAY, STRING = {"type": "object"}, {"type": "array"}, {"type": "string"}
@@ -25,6 +25,7 @@ TYPED = [
     ("3.5", INTEGER, "3.5"),
     ("007", INTEGER, "007"),
     ("1_000", INTEGER, "1_000"),
+    ("\u0663\u0664", INTEGER, "\u0663\u0664"),
     ("five", INTEGER, "five"),
     ("", INTEGER, ""),
     ("1e999999999", INTEGER, "1e999999999"),
@@ -92,3 +93,15 @@ def test_json_stays_json(value):
 
 def test_a_surrogate_without_its_half_is_escaped():
     assert typed("\ud83d", STRING, {}) == '"\\ud83d"'
+
+
+def test_a_parameter_is_found_wherever_the_schema_declares_it():
+    behind = {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"n": INTEGER, "any": True}}}}
+    assert parameter(behind, "n") == INTEGER
+    assert parameter(behind, "any") == parameter(behind, "other") == {}
+    either = {"anyOf": [{"properties": {"n": INTEGER}}, {"properties": {"n": BOOLEAN}}]}
+    assert [typed(text, parameter(either, "n"), either) for text in ("5", "True", "x")] == [
+        "5", "true", '"x"',
+    ]  # fmt: skip
+    others = {"properties": {"n": {}}, "additionalProperties": NUMBER}
+    assert (parameter(others, "n"), parameter(others, "m")) == ({}, NUMBER)

@@ -12,6 +12,7 @@ from tiny import open_step, tiny_checkpoint
 
 from tensorfold.chat.prompt import ChatEncoder
 from tensorfold.chat.template import ChatTemplate
+from tensorfold.chat.tools.qwen_xml import QwenXmlParser
 from tensorfold.engine.start import start_engine
 from tensorfold.engine.thread import ThreadEngine
 
@@ -47,6 +48,7 @@ FEATURES: dict[str, dict[str, Any]] = {
         "tool_choice": {"type": "function", "function": {"name": "fan"}},
         "parallel_tool_calls": False,
     },
+    "a call between tags": {"tools": TOOLS, "tool_choice": "required"},
     "a thinking budget": {"thinking_budget": 7},
     "stop strings": {"stop": ["a", "\x00", "e", "1"]},
     "penalties": {
@@ -75,6 +77,8 @@ def engine() -> Iterator[ThreadEngine]:
 
 
 def client_of(engine: ThreadEngine, feature: str) -> Client:
+    if feature == "a call between tags":
+        return Client(engine, tool_format=QwenXmlParser)
     if feature != "a thinking budget":
         return Client(engine)
     chat = ChatEncoder(ChatTemplate(OPENS, {}), ByteTokenizer())

@@ -11,6 +11,8 @@ from conversing import CHAT, ROUTES, TEXT, Client, question
 from scripted import TEMPLATE, ScriptedEngine, say
 from test_reasoning import ASKED, CHOOSES, OPENS, both_ways, says, thinker
 
+from tensorfold.chat.tools.qwen_xml import QwenXmlParser
+
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer"}},
@@ -301,11 +303,40 @@ async def test_required_calls_keep_to_the_schemas(template, choice, parallel, sa
     assert reply["choices"][0]["finish_reason"] == "tool_calls"
 
 
+XML_CALL = "<tool_call>\n<function=find>\n%s</function>\n</tool_call>"
+XML = "<parameter=%s>\n%s\n</parameter>\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        (XML % ("name", "Ada") + XML % ("age", "36"), {"name": "Ada", "age": 36}),
+        (XML % ("name", "</p>\n") + XML % ("age", "-1"), None),
+        (XML % ("age", "36") + XML % ("name", "Ada"), None),
+        (XML % ("name", "Ada Lovelace") + XML % ("age", '"36"'), None),
+        (XML % ("name", "Ada") + XML % ("born", "1815"), None),
+        ("", None),
+    ],
+)
+async def test_required_calls_between_tags_keep_to_the_schemas(said, arguments):
+    wished = "Prose" if not said else XML_CALL % said
+    client = Client(ScriptedEngine(lambda request: say(wished)), tool_format=QwenXmlParser)
+    reply = await client.ask(CHAT, tools=TOOLS[:1], tool_choice="required", max_tokens=400)
+    message = reply["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    found = json.loads(call["function"]["arguments"])
+    jsonschema.validate(found, PERSON)
+    assert arguments is None or found == arguments
+    assert message["content"] is None and call["function"]["name"] == "find"
+
+
 async def test_a_required_call_whose_schema_cannot_be_kept_is_refused():
     parameters = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     tools = [{"type": "function", "function": {"name": "odd", "parameters": parameters}}]
     body = question(CHAT) | {"tools": tools, "tool_choice": "required"}
     error = await wanting("x").refused(CHAT, body)
     assert "odd" in error["message"] and '"uniqueItems"' in error["message"]
+    tagged = Client(ScriptedEngine(lambda request: say("x")), tool_format=QwenXmlParser)
+    assert await tagged.refused(CHAT, body) == error
     both = question(CHAT) | {"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"}
     assert (await wanting("x").refused(CHAT, both))["param"] == "tool_choice"

@@ -5,20 +5,25 @@ Control tokens of the markup stand in the grammar as tokens, since no text is ev
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from tensorfold.chat.grammar.automaton import TooLarge
 from tensorfold.chat.grammar.cases import SchemaError, conjunction
-from tensorfold.chat.grammar.rules import WS, JsonRules, Ref, Rules, Symbol, literal
+from tensorfold.chat.grammar.rules import WS, Ref, Rules, Sequence_, Symbol, literal
 from tensorfold.chat.grammar.schema import Reader
+from tensorfold.chat.grammar.tagged import TAGS, TaggedArguments
+from tensorfold.chat.grammar.values import ValueRules
 from tensorfold.chat.tools.interface import CallShape, Tool
 from tensorfold.checkpoints.interface import Tokenizer
 
 _OBJECT = {"type": "object"}
+_NUMBERS = (":0", 'index="1"')
+"""How formats number the first call of a reply."""
 
 
 def has_grammar(shape: CallShape) -> bool:
     """Whether the arguments of a format can be described here."""
-    return shape.arguments == "json"
+    return shape.arguments == "json" or shape.arguments in TAGS
 
 
 def calls_grammar(
@@ -38,13 +43,13 @@ def calls_grammar(
 
     def call() -> Iterator[tuple[Symbol, ...]]:
         for tool in tools:
-            arguments = _value(rules, tool)
+            arguments = _arguments(rules, shape, tool, tokenizer)
             opening = markup(shape.opener + tool.name + shape.after_name, tokenizer)
             yield (*opening, arguments, *markup(shape.closer, tokenizer))
 
     one = rules.named("call", "call", call)
     reply: list[Symbol] = [*markup(shape.before, tokenizer), one]
-    if parallel and ":0" not in shape.after_name:
+    if parallel and not any(number in shape.after_name for number in _NUMBERS):
         between = markup(shape.between, tokenizer)
         again = rules.named("again", "again", lambda: iter([(*between, one)]))
         reply.append(Ref(again.name, 0, None))
@@ -55,21 +60,25 @@ def calls_grammar(
     return text
 
 
-def _value(rules: Rules, tool: Tool) -> Ref:
+def _arguments(rules: Rules, shape: CallShape, tool: Tool, tokenizer: Tokenizer) -> Ref:
     parameters = dict(tool.parameters)
     if not any(parameters.get(keyword) for keyword in parameters if keyword != "type"):
         # A tool that names no parameters takes none.
         parameters["additionalProperties"] = False
     try:
-        reader = Reader(parameters)
-        return JsonRules(rules, reader).value(conjunction([parameters, _OBJECT]))
+        if shape.arguments in TAGS:
+            tags = TAGS[shape.arguments]
+            text = partial(markup, tokenizer=tokenizer)
+            return TaggedArguments(rules, parameters, tags, text).rule()
+        asked = conjunction([parameters, _OBJECT])
+        return ValueRules(rules, Reader(parameters)).value(asked)
     except SchemaError as error:
         raise SchemaError(f"the parameters of {tool.name}: {error}") from None
     except TooLarge:
         raise SchemaError(f"the parameters of {tool.name} need too many states") from None
 
 
-def markup(text: str, tokenizer: Tokenizer) -> list[Symbol]:
+def markup(text: str, tokenizer: Tokenizer) -> Sequence_:
     """The terminals of a template's text, its control tokens as tokens."""
     found: list[Symbol] = []
     plain = b""
@@ -80,7 +89,7 @@ def markup(text: str, tokenizer: Tokenizer) -> list[Symbol]:
             plain = b""
         else:
             plain += tokenizer.token_bytes(token)
-    return [*found, *([literal(plain.decode())] if plain else [])]
+    return (*found, *([literal(plain.decode())] if plain else []))
 
 
 def calls_key(

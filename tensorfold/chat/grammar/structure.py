@@ -8,8 +8,9 @@ from typing import Any, Literal
 from tensorfold.chat.grammar.automaton import TooLarge
 from tensorfold.chat.grammar.cases import Schema, SchemaError
 from tensorfold.chat.grammar.pattern import PatternError, compile_pattern
-from tensorfold.chat.grammar.rules import WS, JsonRules, Ref, Rules, literal
+from tensorfold.chat.grammar.rules import WS, Ref, Rules, literal
 from tensorfold.chat.grammar.schema import Reader
+from tensorfold.chat.grammar.values import ValueRules
 
 MOST_CHOICES = 4096
 MOST_SOURCE = 128 * 1024
@@ -62,7 +63,7 @@ class Structure:
 def json_grammar(schema: Schema | Mapping[str, Any], *, blanks_first: bool = False) -> str:
     """The grammar of the JSON texts that meet `schema`. Raises `SchemaError`, `TooLarge`."""
     rules = Rules()
-    value = JsonRules(rules, Reader(schema)).value(schema)
+    value = ValueRules(rules, Reader(schema)).value(schema)
     text = rules.text((WS, value) if blanks_first else (value,))
     if text is None:
         raise SchemaError("no value can meet the schema")

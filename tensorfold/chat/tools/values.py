@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorfold.chat.tools.json_calls import as_json, read_json
 
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
 _MOST_DIGITS = 400
 _DEPTH = 8
@@ -23,7 +23,7 @@ _KINDS = {bool: "boolean", int: "integer", float: "number", dict: "object", list
 def typed(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     """The JSON of an argument written as `text`, for a parameter of `schema`; references are
     looked up in `root`."""
-    kinds = set(_kinds(schema, root, _DEPTH))
+    kinds = kinds_of(schema, root)
     if kinds and kinds != {"string"}:
         found = _value(text.strip(), kinds)
         if found is not None:
@@ -46,29 +46,57 @@ def quoted(text: str) -> str:
 
 
 def parameter(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The schema of one parameter, empty when it isn't declared."""
-    properties = schema.get("properties")
-    found = properties.get(name) if isinstance(properties, Mapping) else None
+    """The schema of one parameter, empty when nothing is declared of it."""
+    found = list(_declared(schema, name, schema, _DEPTH))
+    if len(found) > 1:
+        return {"anyOf": found}
+    return found[0] if found else undeclared(schema)
+
+
+def undeclared(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of parameters that have none of their own."""
+    found = schema.get("additionalProperties")
     return found if isinstance(found, Mapping) else {}
 
 
-def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
+def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> frozenset[str]:
     """The types that a schema allows, as far as it names them."""
+    return frozenset(_kinds(schema, root, _DEPTH))
+
+
+def _declared(
+    schema: Any, name: str, root: Mapping[str, Any], depth: int
+) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(schema, Mapping) or depth == 0:
+        return
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping) and name in properties:
+        yield properties[name] if isinstance(properties[name], Mapping) else {}
+    for part in _parts(schema, root):
+        yield from _declared(part, name, root, depth - 1)
+
+
+def _kinds(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
     if not isinstance(schema, Mapping) or depth == 0:
         return
     declared = schema.get("type")
     yield from [declared] if isinstance(declared, str) else _strings(declared)
     if schema.get("nullable") is True:
         yield "null"
-    for key in ("anyOf", "oneOf", "allOf"):
-        for option in schema[key] if isinstance(schema.get(key), list) else ():
-            yield from _kinds(option, root, depth - 1)
-    if isinstance(schema.get("$ref"), str):
-        yield from _kinds(_referred(schema["$ref"], root), root, depth - 1)
+    for part in _parts(schema, root):
+        yield from _kinds(part, root, depth - 1)
     if declared is None:
         given = schema.get("enum", [])
         for value in [*(given if isinstance(given, list) else []), *_constant(schema)]:
             yield "null" if value is None else _KINDS.get(type(value), "string")
+
+
+def _parts(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Any]:
+    """The schemas that one is made of."""
+    for key in ("anyOf", "oneOf", "allOf"):
+        yield from schema[key] if isinstance(schema.get(key), list) else ()
+    if isinstance(schema.get("$ref"), str):
+        yield _referred(schema["$ref"], root)
 
 
 def _strings(value: Any) -> list[str]:
@@ -89,7 +117,7 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Any:
     return found
 
 
-def _value(text: str, kinds: set[str]) -> str | None:
+def _value(text: str, kinds: frozenset[str]) -> str | None:
     """`text` as JSON of one of the types, None when it is none of them."""
     literal = _PYTHON.get(text, text)
     if literal == "null" and "null" in kinds:
@@ -105,7 +133,7 @@ def _value(text: str, kinds: set[str]) -> str | None:
     return None
 
 
-def _number(text: str, kinds: set[str]) -> str | None:
+def _number(text: str, kinds: frozenset[str]) -> str | None:
     if "number" not in kinds and "integer" not in kinds:
         return None
     if len(text) > _MOST_DIGITS or not math.isfinite(float(text)):
