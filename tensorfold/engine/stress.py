@@ -152,7 +152,7 @@ class Stress:
         if key not in self._plain:
             scheduler = Scheduler(self._step.shape, self._limits, make_pool(self._step))
             worker = Worker(self._step, scheduler)
-            self._plain[key] = self._finish(worker, (Arrival(key, 0),))[""]
+            self._plain[key] = self._finish(worker, (Arrival(key, 0),))[""].or_raise()
         return self._plain[key]
 
     def outcome(self, case: Round) -> Outcome:

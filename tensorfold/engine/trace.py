@@ -8,10 +8,20 @@ from tensorfold.engine.interface import Event, Finished, NewTokens
 
 @dataclass(frozen=True)
 class Traced:
-    """Two replies are equal only if they were computed bit for bit alike."""
+    """Two replies are equal only if they were computed bit for bit alike.
+
+    error: why it ended before its time, if it did
+    """
 
     tokens: tuple[int, ...]
     digests: tuple[int, ...]
+    error: str = ""
+
+    def or_raise(self) -> "Traced":
+        """Itself. Raises RuntimeError if it failed."""
+        if self.error:
+            raise RuntimeError(self.error)
+        return self
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -29,18 +39,20 @@ class Traced:
                 return f"token {index} is {b[0]}, decoded plainly it is {a[0]}"
             if a != b:
                 return f"token {index} has other logits than when decoded plainly"
+        if got.error:
+            return f"failed after {len(got.tokens)} tokens: {got.error}"
         if len(got.tokens) != len(self.tokens):
             return f"{len(got.tokens)} tokens, decoded plainly {len(self.tokens)}"
         return ""
 
 
 def trace(events: Sequence[Event]) -> Traced:
-    """The reply that these events tell. Raises RuntimeError if it failed."""
+    """The reply that these events tell."""
     end = events[-1]
-    if isinstance(end, Finished) and end.error:
-        raise RuntimeError(end.error)
+    error = end.error if isinstance(end, Finished) else None
     pieces = [event for event in events if isinstance(event, NewTokens)]
     return Traced(
         tuple(token for piece in pieces for token in piece.ids),
         tuple(digest for piece in pieces for digest in piece.digests),
+        error or "",
     )
