@@ -129,7 +129,7 @@ def test_avx512_has_the_bits_of_avx2(form: str) -> None:
     group=st.sampled_from([8, 16, 32, 64, 128]),
     groups=st.integers(1, 5),
     outputs=st.integers(1, 130),
-    rows=st.integers(1, 20),
+    rows=st.integers(1, 40),
     parts=st.sets(st.sampled_from(["norm", "bias", "residual"])),
     gated=st.sampled_from([None, "swiglu", "geglu"]),
     use=st.sampled_from(LEVELS),

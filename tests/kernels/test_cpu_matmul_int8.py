@@ -52,7 +52,7 @@ def rounded(x: np.ndarray, block: int) -> np.ndarray:
     group=st.sampled_from([8, 16, 24, 32, 40, 64, 96, 128]),
     groups=st.integers(1, 4),
     outputs=st.integers(1, 130),
-    rows=st.integers(1, 13),
+    rows=st.integers(1, 40),
     spread=st.floats(-20, 20),
     seed=st.integers(0, 2**32),
 )

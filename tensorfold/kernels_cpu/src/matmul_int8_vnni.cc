@@ -2,6 +2,8 @@
 // to AVX2, whose bits are the same.
 #if defined(__x86_64__)
 
+#include <vector>
+
 #include "matmul_avx512.h"
 
 #define TF_VNNI __attribute__((target("avx512f,avx512vnni,avx2,fma,f16c")))
@@ -155,6 +157,61 @@ TF_VNNI void AnyBlock(const Panel& panel, const Around& around, const PreparedIn
   }
 }
 
+template <int kBits, int j = 0>
+TF_INLINE_VNNI void SpreadBundle(const unsigned char* at, unsigned char* to) {
+  if constexpr (j < Bundle<kBits>::kSpread) {
+    TF_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_storeu_si512(to + (j * kVectors + v) * 64, SpreadWide<kBits, j>(at + 64 * v));
+    }
+    SpreadBundle<kBits, j + 1>(at, to);
+  }
+}
+
+// From here on bundles are spread out once for all rows.
+constexpr size_t kManyRows = 16;
+
+// A panel of bundles as one of 8-bit codes and float scales, in memory of this thread.
+template <int kBits>
+struct SpreadPanel {
+  TF_VNNI explicit SpreadPanel(const Panel& panel) : matrix(panel.matrix), output(panel.output) {
+    matrix.format = Format::kQ8;
+    matrix.scales = Scales::kFloat;
+    matrix.zero = 0;
+    thread_local std::vector<unsigned char> memory;
+    memory.resize(kPanelTiles * matrix.tile_bytes());
+    data = memory.data();
+    unsigned char* to = memory.data();
+    const size_t group_bytes = kPanelTiles * panel.matrix.group_bytes();
+    const unsigned char* group = panel.data + kPanelTiles * panel.matrix.head_bytes();
+    for (size_t g = 0; g < matrix.groups(); ++g, group += group_bytes) {
+      const unsigned char* at = group;
+      for (size_t k = 0; k < matrix.group; k += Bundle<kBits>::kCodes) {
+        SpreadBundle<kBits>(at, to);
+        at += Bundle<kBits>::kWords * kWidth * 4;
+        to += Bundle<kBits>::kCodes * kWidth;
+      }
+      const WideScales scales(panel, g);
+      for (int v = 0; v < kVectors; ++v, to += 64) _mm512_storeu_ps(to, scales.Scale(v));
+      for (int v = 0; v < kVectors; ++v, to += 64) _mm512_storeu_ps(to, scales.Offset(v));
+    }
+  }
+
+  Panel panel() const { return {matrix, data, output}; }
+
+  Matrix matrix;
+  const unsigned char* data;
+  size_t output;
+};
+
+template <int kBits>
+TF_VNNI void Bundles(const Panel& panel, const Around& around, const PreparedInt8& prepared,
+                     float* y) {
+  if (prepared.rows < kManyRows) return AnyBlock<kBits>(panel, around, prepared, y);
+  const SpreadPanel<kBits> spread(panel);
+  AnyBlock<8>(spread.panel(), around, prepared, y);
+}
+
 TF_VNNI void PanelVnni(const Matrix& matrix, const Around& around, const PreparedInt8& prepared,
                        size_t panel, float* y) {
   if (matrix.panel_tiles(panel) < kPanelTiles) {
@@ -165,9 +222,9 @@ TF_VNNI void PanelVnni(const Matrix& matrix, const Around& around, const Prepare
     case 4:
       return AnyBlock<4>(whole, around, prepared, y);
     case 5:
-      return AnyBlock<5>(whole, around, prepared, y);
+      return Bundles<5>(whole, around, prepared, y);
     case 6:
-      return AnyBlock<6>(whole, around, prepared, y);
+      return Bundles<6>(whole, around, prepared, y);
     default:
       return AnyBlock<8>(whole, around, prepared, y);
   }
