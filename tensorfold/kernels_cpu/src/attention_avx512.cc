@@ -21,6 +21,7 @@ TF_INLINE512 void Accumulate(const float* row, const float* const (&value)[kQ], 
   TF_UNROLL
   for (int j = 0; j < kV; ++j) {
     shared[j] = _mm512_loadu_ps(row + kWide512 * j);
+    _mm_prefetch(row + kWide512 * j + kAhead / sizeof(float), _MM_HINT_T0);
     KeepInRegister(shared[j]);
   }
   TF_UNROLL
