@@ -148,3 +148,20 @@ def test_with_all_around(use: str) -> None:
 def test_dense_matrices_stay_as_they_are() -> None:
     packed = pack(np.ones((8, 8), np.float32))
     assert not with_int8(packed).int8
+
+
+@pytest.mark.skipif("avx512" not in LEVELS, reason="this processor has no AVX-512")
+@pytest.mark.parametrize("before", ["nothing", "norm", "swiglu", "geglu"])
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (5, 32), (6, 16), (8, 64), (8, 24)])
+def test_avx512_has_the_bits_of_avx2(bits: int, group: int, before: str) -> None:
+    rng = np.random.default_rng(3)
+    inputs = group * 8
+    packed = with_int8(pack(quantised(rng, bits, 100, inputs, group)))
+    around: dict[str, object] = {"gated": before if before in ("swiglu", "geglu") else None}
+    if before == "norm":
+        around["norm"] = rng.standard_normal(inputs, dtype=np.float32), 1e-6
+    width = 2 * inputs if around["gated"] else inputs
+    for rows in (1, 2, 3, 4, 7, 17):
+        x = rng.standard_normal((rows, width), dtype=np.float32) * 5
+        found = [at_level(use, x, packed, **around).tobytes() for use in ("avx2", "avx512")]
+        assert found[0] == found[1]

@@ -14,23 +14,7 @@ namespace {
 // Rows that one thread prepares at a time.
 constexpr size_t kRowsAtOnce = 8;
 
-// Memory that a thread keeps: a kernel runs on one of a few threads, which come back again and
-// again.
-struct Scratch {
-  // At least so many floats.
-  float* At(size_t floats) {
-    if (size < floats) {
-      memory.reset(new float[floats]);
-      size = floats;
-    }
-    return memory.get();
-  }
-
-  std::unique_ptr<float[]> memory;
-  size_t size = 0;
-};
-
-thread_local Scratch call_scratch, row_scratch;
+thread_local Scratch call_scratch;
 thread_local std::vector<int32_t> code_scratch;
 
 const MatMulKernels& Kernels() {
@@ -51,7 +35,6 @@ const MatMulInt8Kernels& Int8Kernels() {
 
 void MatMulInt8(const Matrix& matrix, const Around& around, const float* x, size_t rows,
                 float* y) {
-  const MatMulKernels& floats = Kernels();
   const MatMulInt8Kernels& kernels = Int8Kernels();
   const size_t inputs = matrix.inputs, words = inputs / 4, blocks = inputs / matrix.block();
   if (code_scratch.size() < rows * words) code_scratch.resize(rows * words);
@@ -59,19 +42,12 @@ void MatMulInt8(const Matrix& matrix, const Around& around, const float* x, size
   float* scales = call_scratch.At(rows * (blocks + matrix.groups()));
   float* sums = scales + rows * blocks;
   const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
-  // What comes before the rounding is as for floats, whose rows need nothing else.
-  Matrix dense = matrix;
-  dense.format = Format::kF32;
   ParallelFor((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t i) {
     const size_t end = std::min(rows, (i + 1) * kRowsAtOnce);
-    float* ready = row_scratch.At(kRowBlock * inputs);
     for (size_t row = i * kRowsAtOnce, count; row < end; row += count) {
       count = BlockRows(end - row);
-      for (size_t r = 0; r < count; ++r) {
-        floats.prepare(dense, around, x + (row + r) * x_row, 1, ready + r * inputs, nullptr);
-      }
-      kernels.prepare(matrix, ready, count, codes + row * words, scales + row * blocks,
-                      sums + row * matrix.groups());
+      kernels.prepare(matrix, around, x + row * x_row, count, codes + row * words,
+                      scales + row * blocks, sums + row * matrix.groups());
     }
   });
   const PreparedInt8 prepared{codes, scales, sums, rows};

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 
 namespace tensorfold {
 
@@ -153,6 +154,24 @@ struct Prepared {
   size_t rows;
 };
 
+// Memory of a thread that grows with what is asked of it: a kernel runs on one of a few threads,
+// which come back again and again. Begins on a cache line.
+class Scratch {
+ public:
+  float* At(size_t floats) {
+    if (size_ < floats) {
+      memory_.reset(new float[floats + 16]);
+      size_ = floats;
+    }
+    const uintptr_t at = reinterpret_cast<uintptr_t>(memory_.get());
+    return reinterpret_cast<float*>((at + 63) / 64 * 64);
+  }
+
+ private:
+  std::unique_ptr<float[]> memory_;
+  size_t size_ = 0;
+};
+
 // Rows in int8, in blocks as above. A word is 4 codes of one row, lowest bits first, as it meets
 // those of a matrix: for kQ8 4 inputs side by side; for kQ4, of every 8, first those at even places
 // and then the others.
@@ -171,13 +190,22 @@ struct MatMulKernels {
   void (*panel)(const Matrix&, const Around&, const Prepared&, size_t panel, float* y);
 };
 
+// One row before the product, [inputs], as for floats.
+inline void ReadyRow(const MatMulKernels& kernels, const Matrix& matrix, const Around& around,
+                     const float* x, float* ready) {
+  // The rows of a dense matrix need nothing else.
+  Matrix dense = matrix;
+  dense.format = Format::kF32;
+  kernels.prepare(dense, around, x, 1, ready, nullptr);
+}
+
 // Blocks of smaller values are zeros: 127 / max would not be finite.
 constexpr float kLeastInt8 = 1e-30f;
 
-// The same for int8. The rows to prepare are ready but for the rounding, [rows, inputs].
+// The same for int8.
 struct MatMulInt8Kernels {
-  void (*prepare)(const Matrix&, const float* x, size_t rows, int32_t* codes, float* scales,
-                  float* sums);
+  void (*prepare)(const Matrix&, const Around&, const float* x, size_t rows, int32_t* codes,
+                  float* scales, float* sums);
   void (*panel)(const Matrix&, const Around&, const PreparedInt8&, size_t panel, float* y);
 };
 

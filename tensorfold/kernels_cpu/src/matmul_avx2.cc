@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "matmul_avx2.h"
 
@@ -324,16 +323,8 @@ TF_AVX2 void RowsFrom(size_t row, const Part& part, const Around& around, const 
   }
 }
 
-// A buffer of this thread, on a cache line.
-float* Buffer(size_t floats) {
-  thread_local std::unique_ptr<float[]> memory;
-  thread_local size_t size = 0;
-  if (size < floats) {
-    memory.reset(new float[floats + 16]);
-    size = floats;
-  }
-  return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64);
-}
+// What one panel or one block of rows needs.
+thread_local Scratch scratch;
 
 // All whole blocks of rows; the first row that is left.
 template <class Form>
@@ -344,7 +335,7 @@ TF_AVX2 size_t ManyRows(const Part& part, const Around& around, const Prepared& 
   const size_t rows = prepared.rows / kRowBlock * kRowBlock;
   const size_t chunk = std::min(Form::Chunk(matrix), matrix.inputs);
   // A group of 8 or more inputs has two rows of scales and offsets.
-  float* weights = Buffer((chunk + chunk / 4 + rows) * kWidth);
+  float* weights = scratch.At((chunk + chunk / 4 + rows) * kWidth);
   float* totals = weights + (chunk + chunk / 4) * kWidth;
   std::fill(totals, totals + rows * kWidth, 0.0f);
   for (size_t first = 0; first < matrix.inputs; first += chunk) {
@@ -457,7 +448,7 @@ TF_AVX2 void PrepareAvx2(const Matrix& matrix, const Around& around, const float
   if (inputs % 8) return kMatMulPortable.prepare(matrix, around, x, rows, ready, sums);
   if (rows == 1) return PrepareRow(matrix, around, x, 1, ready, sums);
   const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
-  float* values = Buffer(kRowBlock * inputs);
+  float* values = scratch.At(kRowBlock * inputs);
   for (size_t r = 0; r < rows; ++r) {
     PrepareRow(matrix, around, x + r * x_row, rows, values + r * inputs, sums + r);
   }

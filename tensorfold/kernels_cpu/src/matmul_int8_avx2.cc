@@ -65,10 +65,14 @@ TF_AVX2 void PrepareRow(const Matrix& matrix, const float* x, size_t stride, int
   }
 }
 
-TF_AVX2 void Prepare(const Matrix& matrix, const float* x, size_t rows, int32_t* codes,
-                     float* scales, float* sums) {
+TF_AVX2 void Prepare(const Matrix& matrix, const Around& around, const float* x, size_t rows,
+                     int32_t* codes, float* scales, float* sums) {
+  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
+  thread_local Scratch scratch;
+  float* ready = scratch.At(matrix.inputs);
   for (size_t r = 0; r < rows; ++r) {
-    PrepareRow(matrix, x + r * matrix.inputs, rows, codes + r, scales + r, sums + r);
+    ReadyRow(kMatMulAvx2, matrix, around, x + r * x_row, ready);
+    PrepareRow(matrix, ready, rows, codes + r, scales + r, sums + r);
   }
 }
 

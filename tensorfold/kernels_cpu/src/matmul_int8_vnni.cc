@@ -2,6 +2,7 @@
 // to AVX2, whose bits are the same.
 #if defined(__x86_64__)
 
+#include <cmath>
 #include <vector>
 
 #include "matmul_avx512.h"
@@ -230,9 +231,124 @@ TF_VNNI void PanelVnni(const Matrix& matrix, const Around& around, const Prepare
   }
 }
 
+// x before the product, 16 inputs at `k`.
+TF_INLINE_VNNI __m512 Before(const Around& around, const float* x, size_t inputs, size_t k) {
+  const __m512 value = _mm512_loadu_ps(x + k);
+  if (around.gate == Gate::kNone) return value;
+  __m512 power = value;
+  if (around.gate == Gate::kGelu) {
+    const __m512 square = _mm512_mul_ps(value, value);
+    power = _mm512_mul_ps(
+        value, _mm512_fmadd_ps(square, _mm512_set1_ps(kGeluCubed), _mm512_set1_ps(kGelu)));
+  }
+  const __m512 e = Exp(_mm512_sub_ps(_mm512_setzero_ps(), power));
+  const __m512 gate = _mm512_div_ps(value, _mm512_add_ps(_mm512_set1_ps(1.0f), e));
+  return _mm512_mul_ps(gate, _mm512_loadu_ps(x + inputs + k));
+}
+
+// As ReadyRow. Squares add up in the order of 8 lanes.
+TF_VNNI void ReadyWide(const Matrix& matrix, const Around& around, const float* x, float* ready) {
+  const size_t inputs = matrix.inputs;
+  __m256 squares = _mm256_setzero_ps();
+  for (size_t k = 0; k < inputs; k += kWide512) {
+    const __m512 value = Before(around, x, inputs, k);
+    _mm512_storeu_ps(ready + k, value);
+    if (!around.norm) continue;
+    squares = _mm256_fmadd_ps(Low(value), Low(value), squares);
+    squares = _mm256_fmadd_ps(High(value), High(value), squares);
+  }
+  if (!around.norm) return;
+  const float mean = Sum(squares) / static_cast<float>(inputs);
+  const __m512 factor = _mm512_set1_ps(1.0f / std::sqrt(mean + around.epsilon));
+  for (size_t k = 0; k < inputs; k += kWide512) {
+    const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(ready + k), factor);
+    _mm512_storeu_ps(ready + k, _mm512_mul_ps(value, _mm512_loadu_ps(around.norm + k)));
+  }
+}
+
+// 16 inputs as codes.
+TF_INLINE_VNNI __m512i Round(const float* x, __m512 inverse) {
+  const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(x), inverse);
+  const __mmask16 number = _mm512_cmp_ps_mask(value, value, _CMP_ORD_Q);
+  return _mm512_maskz_cvtps_epi32(number, value);
+}
+
+// One row as bytes in the order of their words. Blocks are of kBlock inputs, 16 or 32.
+template <int kBlock>
+TF_VNNI void RoundRow(const Matrix& matrix, const float* x, size_t stride, int8_t* bytes,
+                      float* scales, float* sums) {
+  const __m128i order = matrix.format == Format::kQ4
+                            ? _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15)
+                            : _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i no_sign = _mm512_set1_epi32(0x7fffffff);
+  for (size_t g = 0; g < matrix.groups(); ++g, sums += stride) {
+    __m128 group_sum = _mm_setzero_ps();
+    for (size_t k = 0; k < matrix.group; k += kBlock, x += kBlock, scales += stride) {
+      __m512i size = _mm512_setzero_si512();
+      TF_UNROLL
+      for (int i = 0; i < kBlock; i += 16) {
+        size = _mm512_max_epi32(size, _mm512_and_si512(_mm512_loadu_si512(x + i), no_sign));
+      }
+      const int32_t largest = _mm512_reduce_max_epi32(size);
+      const float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(largest)));
+      const __m512 inverse = _mm512_set1_ps(most < kLeastInt8 ? 0.0f : 127.0f / most);
+      __m512i sum = _mm512_setzero_si512();
+      TF_UNROLL
+      for (int i = 0; i < kBlock; i += 16, bytes += 16) {
+        const __m512i codes = Round(x + i, inverse);
+        sum = _mm512_add_epi32(sum, codes);
+        const __m128i ordered = _mm_shuffle_epi8(_mm512_cvtsepi32_epi8(codes), order);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes), ordered);
+      }
+      scales[0] = most / 127.0f;
+      const float total = static_cast<float>(_mm512_reduce_add_epi32(sum));
+      group_sum = _mm_fmadd_ss(_mm_set_ss(total), _mm_set_ss(scales[0]), group_sum);
+    }
+    sums[0] = _mm_cvtss_f32(group_sum);
+  }
+}
+
+// Words of 4 rows [rows, words] side by side.
+TF_VNNI void Interleave(const int32_t* words, size_t count, int32_t* codes) {
+  for (size_t w = 0; w < count; w += 4) {
+    __m128 row[kRowBlock];
+    for (size_t r = 0; r < kRowBlock; ++r) {
+      row[r] = _mm_castsi128_ps(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(words + r * count + w)));
+    }
+    _MM_TRANSPOSE4_PS(row[0], row[1], row[2], row[3]);
+    for (size_t i = 0; i < 4; ++i) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + (w + i) * kRowBlock),
+                       _mm_castps_si128(row[i]));
+    }
+  }
+}
+
+TF_VNNI void PrepareVnni(const Matrix& matrix, const Around& around, const float* x, size_t rows,
+                         int32_t* codes, float* scales, float* sums) {
+  const size_t inputs = matrix.inputs, words = inputs / 4, block = matrix.block();
+  if (block % 16 || inputs % kWide512 || block == 24) {
+    return kMatMulInt8Avx2.prepare(matrix, around, x, rows, codes, scales, sums);
+  }
+  const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
+  thread_local Scratch scratch;
+  thread_local std::vector<int32_t> memory;
+  if (memory.size() < kRowBlock * words) memory.resize(kRowBlock * words);
+  float* ready = scratch.At(inputs);
+  for (size_t r = 0; r < rows; ++r) {
+    ReadyWide(matrix, around, x + r * x_row, ready);
+    int8_t* bytes = reinterpret_cast<int8_t*>(rows == 1 ? codes : memory.data() + r * words);
+    (block == 32 ? RoundRow<32> : RoundRow<16>)(matrix, ready, rows, bytes, scales + r, sums + r);
+  }
+  if (rows == kRowBlock) return Interleave(memory.data(), words, codes);
+  for (size_t r = 0; r < rows && rows > 1; ++r) {
+    for (size_t w = 0; w < words; ++w) codes[w * rows + r] = memory[r * words + w];
+  }
+}
+
 }  // namespace
 
-const MatMulInt8Kernels kMatMulInt8Vnni = {kMatMulInt8Avx2.prepare, PanelVnni};
+const MatMulInt8Kernels kMatMulInt8Vnni = {PrepareVnni, PanelVnni};
 
 }  // namespace tensorfold
 

@@ -227,10 +227,13 @@ void PrepareInt8Row(const Matrix& matrix, const float* x, size_t stride, int32_t
   }
 }
 
-void PrepareInt8(const Matrix& matrix, const float* x, size_t rows, int32_t* codes, float* scales,
-                 float* sums) {
+void PrepareInt8(const Matrix& matrix, const Around& around, const float* x, size_t rows,
+                 int32_t* codes, float* scales, float* sums) {
+  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
+  std::vector<float> ready(matrix.inputs);
   for (size_t r = 0; r < rows; ++r) {
-    PrepareInt8Row(matrix, x + r * matrix.inputs, rows, codes + r, scales + r, sums + r);
+    ReadyRow({Prepare, Panel}, matrix, around, x + r * x_row, ready.data());
+    PrepareInt8Row(matrix, ready.data(), rows, codes + r, scales + r, sums + r);
   }
 }
 
