@@ -40,6 +40,11 @@ class Plan:
     streams: int
 
     @property
+    def depths(self) -> tuple[int, int]:
+        """Where decoding begins."""
+        return self.shallow, self.prompt
+
+    @property
     def context(self) -> int:
         """Tokens that the deepest measurement needs."""
         return self.prompt + self.tokens + 64
@@ -124,6 +129,21 @@ class Contest:
                 row.error = str(error)
             time.sleep(_PAUSE_SECONDS)
 
+    def to_the_best_peer(self) -> dict[str, dict[str, float]]:
+        """For TensorFold's engines, every rate over the best peer's of the same run, the median of
+        the runs: a machine that changes its pace between runs changes both."""
+        peers = [row for name, row in self.rows.items() if not name.startswith(_OWN)]
+        found: dict[str, dict[str, float]] = {}
+        for name, row in self.rows.items():
+            if not name.startswith(_OWN):
+                continue
+            for key in ("prompt_rate", *(f"decode_at_{depth}" for depth in self._plan.depths)):
+                beside = [peer.found[key] for peer in peers if key in peer.found]
+                runs = zip(row.found.get(key, ()), *beside, strict=False)
+                if ratios := [own / max(others) for own, *others in runs if others]:
+                    found.setdefault(name, {})[key] = median(ratios)
+        return found
+
     def finish(self) -> None:
         """Note what memory the engines took, and stop them."""
         for name, process in self._processes.items():
@@ -149,7 +169,7 @@ class Contest:
 
     def _run(self, process: EngineProcess, row: Row) -> None:
         plan = self._plan
-        for depth in (plan.shallow, plan.prompt):
+        for depth in plan.depths:
             found = process.ask(
                 {"do": "generate", "prompt": self._prompt(depth), "tokens": plan.tokens}
             )
@@ -207,6 +227,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             {"name": row.name, "about": row.about, "error": row.error, **row.figures}
             for row in contest.rows.values()
         ],
+        "to_the_best_peer": contest.to_the_best_peer(),
         "every_run": {row.name: row.found for row in contest.rows.values()},
     }
 

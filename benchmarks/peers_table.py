@@ -64,6 +64,9 @@ def table(report: dict[str, Any]) -> str:
         row = "".join(f"  {cell:>{w}}" for cell, w in zip(cells, widths, strict=True))
         out.append(f"{what:{first}}{row}")
     out.append("")
+    for name, ratios in report["to_the_best_peer"].items():
+        named = ", ".join(f"{what} {ratios[key]:.2f}" for what, key, _ in lines if key in ratios)
+        out.append(f"{name} to the best peer of each run, median: {named}")
     for engine in engines:
         out.append(f"{engine['name']}: {engine['error'] or engine['about']}")
     return "\n".join(out)
