@@ -19,6 +19,7 @@ from tensorfold.kernels_cpu.layout import packed_codes, written, zero_code
 
 _TILE = 8
 _PANEL_TILES = 6
+_PANELS_AT_ONCE = 64
 
 _FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4, "q5": 5, "q6": 6}
 _SCALES = {"half": 0, "float": 1, "steps": 2}
@@ -144,40 +145,40 @@ def _attributes(weight: PackedMatrix) -> dict[str, Any]:
 def _stacked(heads: list[np.ndarray], arrays: list[np.ndarray], groups: int, parts: int) -> Array:
     """The panels of each of the matrices that `heads` and `arrays` hold below one another."""
     rows = arrays[0].shape[0] // parts
-    return jnp.concatenate(
-        [
-            _panels(
-                [head[start : start + rows] for head in heads],
-                [array[start : start + rows] for array in arrays],
-                groups,
-            )
-            for start in range(0, parts * rows, rows)
-        ]
-    )
+    padded = -(-rows // _TILE) * _TILE
+    row_bytes = sum(each.shape[1] * each.itemsize for each in (*heads, *arrays))
+    words = np.empty((parts, padded * row_bytes // 4), np.uint32)
+    for part, out in enumerate(words):
+        cut = slice(part * rows, (part + 1) * rows)
+        _lay([head[cut] for head in heads], [array[cut] for array in arrays], groups, out)
+    return jnp.asarray(words.reshape(-1))
 
 
-def _panels(heads: list[np.ndarray], parts: list[np.ndarray], groups: int) -> Array:
-    """Parts [N, groups * X] as words [W]: panel by panel, group by group, each part's [X, outputs].
+def _lay(heads: list[np.ndarray], parts: list[np.ndarray], groups: int, out: np.ndarray) -> None:
+    """Parts [N, groups * X] to words [W]: panel by panel, group by group, each part's [X, outputs].
     Before a panel's groups come its `heads` [N, Y], which alternate along Y: [Y, heads, outputs].
 
-    X may differ from part to part. Zeros fill the last tile.
+    X may differ from part to part. Zeros fill the last tile. A few panels at a time, since a head
+    may be most of a model.
     """
     outputs = parts[0].shape[0]
-    panel = _PANEL_TILES * _TILE
     padded = -(-outputs // _TILE) * _TILE
-    whole = padded // panel * panel
-    pieces = []
-    for first, end, width in ((0, whole, panel), (whole, padded, padded - whole)):
-        if first == end:
-            continue
+    width = _PANEL_TILES * _TILE
+    first = at = 0
+    while first < padded:
+        panels = min((padded - first) // width, _PANELS_AT_ONCE)
+        end = first + panels * width if panels else padded
         missing = (0, max(0, end - outputs)), (0, 0)
-        cut = [
-            _interleaved([np.pad(part[first:end], missing) for part in each], width, runs)
+        laid = [
+            _interleaved(
+                [np.pad(part[first:end], missing) for part in each], min(width, end - first), runs
+            )
             for each, runs in ((heads, heads[0].shape[1] if heads else 0), (parts, groups))
             if each
         ]
-        pieces.append(np.concatenate(cut, axis=1).reshape(-1))
-    return jnp.asarray(np.concatenate(pieces))
+        block = np.concatenate(laid, axis=1).reshape(-1)
+        out[at : at + len(block)] = block
+        first, at = end, at + len(block)
 
 
 def _interleaved(parts: list[np.ndarray], width: int, runs: int) -> np.ndarray:
