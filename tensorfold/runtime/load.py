@@ -118,6 +118,19 @@ def load(
     return model
 
 
+def turned_tensors(checkpoint: Checkpoint) -> frozenset[str]:
+    """The tensors that the checkpoint has as [..., inputs, outputs].
+
+    Raises CheckpointError, one line, for an unsupported config.
+    """
+    return frozenset(
+        source
+        for leaf in describe(checkpoint).leaves.values()
+        if leaf.turned
+        for source in _sources(checkpoint, leaf)
+    )
+
+
 def with_activations(model: LoadedModel, activations: Activations) -> LoadedModel:
     """The model for rows of this kind; it comes as "float32" from `load`.
 
