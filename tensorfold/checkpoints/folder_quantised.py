@@ -137,8 +137,11 @@ def _mlx(
     own = settings.get(module, {})
     if own is False:
         raise CheckpointError(f"tensor {weight!r} is U32, config.json says not quantised")
-    chosen = {**settings, **(own if isinstance(own, dict) else {})}
-    bits, group, mode = chosen.get("bits"), chosen.get("group_size"), chosen.get("mode", "affine")
+    # A module's own settings are affine unless they say another mode.
+    chosen = {**settings, "mode": "affine", **own} if isinstance(own, dict) and own else settings
+    bits: Any = chosen.get("bits")
+    group: Any = chosen.get("group_size")
+    mode = chosen.get("mode", "affine")
     microscaled = (mode, bits, group) == ("mxfp4", 4, MXFP4_GROUP)
     affine = mode == "affine" and bits in _MLX_BITS and group in _MLX_GROUPS
     if not microscaled and not affine:

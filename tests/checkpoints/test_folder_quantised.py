@@ -249,7 +249,7 @@ def test_mlx_mxfp4(tmp_path: Path) -> None:
     blocks = np.ascontiguousarray(stored["a.weight_blocks"])
     more, dense = mlx("b", weight[0], 8, 64, np.float16)
     settings = {"bits": 4, "group_size": 32, "mode": "mxfp4"}
-    affine = {"bits": 8, "group_size": 64, "mode": "affine"}
+    affine = {"bits": 8, "group_size": 64}
     checkpoint = opened(
         tmp_path / "mlx",
         {
