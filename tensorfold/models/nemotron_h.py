@@ -5,7 +5,7 @@ one mixer. Attention has no rotation; MLPs and experts are `relu(x)^2` without a
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -342,14 +342,13 @@ class NemotronH(Decoder):
 
 
 def leaves(config: NemotronHConfig) -> dict[str, Leaf]:
-    """Where each parameter comes from: transformers' names below `model`, the published files'
-    below `backbone`."""
+    """Where each parameter comes from: transformers' names below `model`, the published files' and
+    MLX's below `backbone`."""
     out = {"lm_head.weight": Leaf(("lm_head.weight",))}
 
     def add(path: str, leaf: Leaf, place: str = "") -> None:
-        sources = tuple(f"model.{place}{name}" for name in leaf.sources)
-        published = tuple(f"backbone.{place}{name}" for name in leaf.otherwise or leaf.sources)
-        out[place + path] = Leaf(sources, parts=leaf.parts, otherwise=published)
+        published = (leaf.otherwise or leaf).under(f"backbone.{place}")
+        out[place + path] = replace(leaf.under(f"model.{place}"), otherwise=published)
 
     add("embed_tokens.weight", Leaf(("embeddings.weight",)))
     add("norm.weight", Leaf(("norm_f.weight",)))
@@ -364,9 +363,11 @@ def _mixer_leaves(shape: Shape) -> dict[str, Leaf]:
     """A layer's leaves, by names below its mixer; `otherwise` where published files differ."""
     match shape:
         case MambaShape():
-            names = ["A_log", "D", "dt_bias", "norm.weight", "conv1d.weight"]
+            names = ["A_log", "D", "dt_bias", "norm.weight"]
             names += ["conv1d.bias"] * shape.conv_bias
             names += _linear("in_proj", shape.bias) + _linear("out_proj", shape.bias)
+            filters = Leaf(("conv1d.weight",), turned=None)  # MLX has them as [channels, width, 1].
+            return {name: Leaf((name,)) for name in names} | {"conv1d.weight": filters}
         case AttentionShape():
             qkv = Leaf(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
             return {"qkv_proj.weight": qkv, "o_proj.weight": Leaf(("o_proj.weight",))}
@@ -382,10 +383,11 @@ def _expert_leaves(shape: ExpertShape) -> dict[str, Leaf]:
     if shape.latent is not None:
         names += ["fc1_latent_proj", "fc2_latent_proj"]
     out = {name: Leaf((name,)) for each in names for name in _linear(each, shape.bias)}
-    for kind in ("up", "down"):
+    for kind, mlx in (("up", "fc1"), ("down", "fc2")):
         single = tuple(f"experts.{e}.{kind}_proj.weight" for e in range(shape.count))
-        whole = (f"experts.{kind}_proj",)
-        out[f"experts_{kind}.weight"] = Leaf(whole, parts=shape.count, otherwise=single)
+        ways = (f"experts.{kind}_proj",), single, (f"switch_mlp.{mlx}.weight",)
+        whole, alone, stacked = (Leaf(sources, parts=shape.count) for sources in ways)
+        out[f"experts_{kind}.weight"] = whole.or_else(alone).or_else(stacked)
     out["gate.weight"] = Leaf(("gate.weight",))
     out["correction"] = Leaf(("gate.e_score_correction_bias",))
     return out
