@@ -4,7 +4,7 @@ NVIDIA 2025 (arXiv:2504.03624); Mamba-2 is Dao and Gu 2024 (arXiv:2405.21060). A
 one mixer. Attention has no rotation; MLPs and experts are `relu(x)^2` without a gate.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,15 @@ from jaxtyping import Float
 from tensorfold.models.blocks import Attention, AttentionShape, Filters, Linear, RMSNorm
 from tensorfold.models.config import need, only
 from tensorfold.models.decoder import Decoder
-from tensorfold.models.family import Family, Leaf, Recurrent, Spec, Stateless
+from tensorfold.models.family import (
+    Family,
+    Leaf,
+    NextToken,
+    Recurrent,
+    Spec,
+    State,
+    Stateless,
+)
 from tensorfold.ops import moe
 from tensorfold.ops.activation import squared_relu
 from tensorfold.ops.conv import causal_conv
@@ -29,6 +37,7 @@ from tensorfold.ops.sums import rounded
 
 _KINDS = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}
 _OLD_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
+_NEXT_TOKEN = "*E"
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ class NemotronHConfig:
     width: int
     mixers: tuple[Shape, ...]
     """One a layer."""
+    next_token: tuple[Shape, ...]
+    """One a next-token layer."""
     epsilon: float
     context: int
 
@@ -126,12 +137,13 @@ class NemotronHConfig:
             "moe": _experts,
             "mlp": _mlp,
         }
-        kinds = _layers(config)
-        shapes = {kind: readers[kind](config) for kind in dict.fromkeys(kinds)}
+        kinds, following = _layers(config), _next_token_layers(config)
+        shapes = {kind: readers[kind](config) for kind in dict.fromkeys(kinds + following)}
         return cls(
             vocab_size=need(config, "vocab_size"),
             width=need(config, "hidden_size"),
             mixers=tuple(shapes[kind] for kind in kinds),
+            next_token=tuple(shapes[kind] for kind in following),
             epsilon=need(config, "layer_norm_epsilon", float),
             context=need(config, "max_position_embeddings"),
         )
@@ -140,15 +152,26 @@ class NemotronHConfig:
 def _layers(config: Mapping[str, Any]) -> list[str]:
     """The kind of each layer, from a list or from a pattern of letters."""
     named = config.get("layers_block_type") or config.get("layer_types")
-    if named is None:
-        named = [
-            _KINDS.get(letter, letter) for letter in need(config, "hybrid_override_pattern", str)
-        ]
-    kinds = [_OLD_KINDS.get(kind, kind) for kind in named]
+    kinds = _kinds(named or need(config, "hybrid_override_pattern", str))
     for kind in kinds:
         if kind not in _KINDS.values():
             raise ValueError(f"layer type {kind!r} is not supported")
     return kinds
+
+
+def _next_token_layers(config: Mapping[str, Any]) -> list[str]:
+    """The kinds of the layers that predict the token after next, none where they are of a form that
+    no public model has: they only draft, and the model does without."""
+    if config.get("num_nextn_predict_layers") != 1:
+        return []
+    named = config.get("mtp_layers_block_type")
+    kinds = _kinds(named or config.get("mtp_hybrid_override_pattern") or _NEXT_TOKEN)
+    return kinds if set(kinds) <= {"full_attention", "moe"} else []
+
+
+def _kinds(named: Sequence[str]) -> list[str]:
+    """Kinds by any of their names; a letter is one too."""
+    return [_OLD_KINDS.get(kind, _KINDS.get(kind, kind)) for kind in named]
 
 
 def _mamba(config: Mapping[str, Any]) -> MambaShape:
@@ -326,11 +349,40 @@ class Block(nnx.Module):
         return self.mixer(x, self.norm), kept
 
 
+class NextTokenLayers(nnx.Module):
+    """What predicts the token after next: the next one's embedding and a hidden vector, each
+    normalised, through a projection of the two and layers like the model's."""
+
+    def __init__(self, config: NemotronHConfig):
+        self.enorm = RMSNorm(config.width, config.epsilon)
+        self.hnorm = RMSNorm(config.width, config.epsilon)
+        self.eh_proj = Linear(2 * config.width, config.width)
+        self.layers = nnx.List([Block(config, shape) for shape in config.next_token])
+        self.final_layernorm = RMSNorm(config.width, config.epsilon)
+
+    def __call__(
+        self,
+        embedded: Float[Array, "R D"],
+        hidden: Float[Array, "R D"],
+        rows: Rows,
+        state: State,
+        angles: Angles,
+    ) -> tuple[Float[Array, "R D"], State]:
+        """Hidden rows after the last norm, and the written state."""
+        x = self.eh_proj(jnp.concatenate([self.enorm(embedded), self.hnorm(hidden)], axis=1))
+        written = []
+        for layer, kept in zip(self.layers, state, strict=True):
+            x, kept = layer(x, kept, rows, angles)
+            written.append(kept)
+        return self.final_layernorm(x), tuple(written)
+
+
 class NemotronH(Decoder):
     """The model; a rotation of frequency 0 turns nothing."""
 
     def __init__(self, config: NemotronHConfig):
-        head_dims = [each.head_dim for each in config.mixers if isinstance(each, AttentionShape)]
+        shapes = config.mixers + config.next_token
+        head_dims = [each.head_dim for each in shapes if isinstance(each, AttentionShape)]
         super().__init__(
             [Block(config, shape) for shape in config.mixers],
             vocab_size=config.vocab_size,
@@ -339,6 +391,15 @@ class NemotronH(Decoder):
             rope=Rope((0.0,) * (max(head_dims, default=2) // 2)),
             tied=False,
         )
+        self.mtp = NextTokenLayers(config) if config.next_token else None
+
+    def next_token(
+        self, rows: Rows, hidden: Float[Array, "R D"], state: State
+    ) -> tuple[Float[Array, "R D"], State]:
+        """See `Model.next_token`."""
+        assert self.mtp is not None
+        embedded, angles = self.embed_tokens(rows.token), self.rope.angles(rows.position)
+        return self.mtp(embedded, hidden, rows, state, angles)
 
 
 def leaves(config: NemotronHConfig) -> dict[str, Leaf]:
@@ -356,6 +417,21 @@ def leaves(config: NemotronHConfig) -> dict[str, Leaf]:
         add("norm.weight", Leaf(("norm.weight",)), f"layers.{i}.")
         for path, leaf in _mixer_leaves(shape).items():
             add(path, leaf, f"layers.{i}.mixer.")
+    return out | _next_token_leaves(config)
+
+
+def _next_token_leaves(config: NemotronHConfig) -> dict[str, Leaf]:
+    """What comes before the layers is named as the first one's, what comes after as the last's."""
+    out = {}
+    for i, shape in enumerate(config.next_token):
+        place = f"mtp.layers.{i}."
+        out[f"{place}norm.weight"] = Leaf((f"{place}norm.weight",))
+        for path, leaf in _mixer_leaves(shape).items():
+            out[f"{place}mixer.{path}"] = leaf.under(f"{place}mixer.")
+    if config.next_token:
+        last = len(config.next_token) - 1
+        for name, i in (("enorm", 0), ("hnorm", 0), ("eh_proj", 0), ("final_layernorm", last)):
+            out[f"mtp.{name}.weight"] = Leaf((f"mtp.layers.{i}.{name}.weight",))
     return out
 
 
@@ -400,13 +476,22 @@ def _linear(name: str, bias: bool) -> list[str]:
 def spec(config: Mapping[str, Any]) -> Spec:
     """The model that `config` describes."""
     read = NemotronHConfig.read(config)
+    whole = _spec(read)
+    if not read.next_token:
+        return whole
+    return replace(whole, otherwise=_spec(replace(read, next_token=())))
+
+
+def _spec(read: NemotronHConfig) -> Spec:
+    following = tuple(shape.state for shape in read.next_token)
     return Spec(
         build=lambda: NemotronH(read),
         leaves=leaves(read),
         state=tuple(shape.state for shape in read.mixers),
         vocab_size=read.vocab_size,
         context=read.context,
-        # The layers that predict further tokens.
+        next_token=NextToken(following, read.width) if following else None,
+        # Next-token layers that are not used.
         ignored=lambda name: name.startswith("mtp."),
     )
 
