@@ -13,6 +13,7 @@ from small_checkpoints import write_folder, write_json
 from tiny import tiny_checkpoint
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from tensorfold import cli
 from tensorfold.checkpoints.convert import convert
 from tensorfold.checkpoints.hub import open_checkpoint
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError, Quantised
@@ -152,6 +153,17 @@ def test_plain_experts_become_codes(bits: int, hidden: int, tmp_path: Path) -> N
         assert {leaf.format for leaf in experts_of(out)} == {f"q{bits}"}
     else:
         load(out)
+
+
+def test_the_command_knows_which_are_turned(tmp_path: Path) -> None:
+    folder = folders(tmp_path, 64)[1]
+    assert cli.main(["convert", str(folder), str(tmp_path / "said"), "--quantize", "q8"]) == 0
+    plain = open_checkpoint(folder)
+    turned = turned_tensors(plain)
+    assert turned == {name for name in plain.tensors if len(plain.tensors[name].shape) == 3}
+    convert(plain, tmp_path / "out", bits=8, turned=turned)
+    said, out = (open_checkpoint(tmp_path / name) for name in ("said", "out"))
+    assert leaves_of(said) == leaves_of(out)
 
 
 @pytest.mark.parametrize("hidden", HIDDEN)
