@@ -48,7 +48,7 @@ def info_rows(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _layers(spec: Spec, state: Sequence[LayerState], place: str) -> str:
-    """The layers at `place` by kind; those with experts besides their state are counted once more."""
+    """The layers at `place` by kind; those with experts and a state are counted once more."""
     expert_layers = {
         int(path.removeprefix(place).split(".")[0])
         for path in spec.leaves
