@@ -224,9 +224,15 @@ def _convert(options: argparse.Namespace) -> int:
     if options.group and not options.quantize:
         raise ValueError("--group says how --quantize makes codes: give --quantize q4 or q8 too")
     checkpoint = _open(options.model)
-    bits = int(options.quantize[1:]) if options.quantize else None
+    if options.quantize:
+        from tensorfold.runtime.load import turned_tensors
+
+        bits, turned = int(options.quantize[1:]), turned_tensors(checkpoint)
+    else:
+        bits, turned = None, frozenset()
+    group = options.group or 32
     with _progress() as progress:
-        convert(checkpoint, options.out, bits=bits, group=options.group or 32, progress=progress)
+        convert(checkpoint, options.out, bits=bits, group=group, turned=turned, progress=progress)
     print(options.out)
     return 0
 

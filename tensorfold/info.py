@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import jax
 
@@ -32,10 +32,10 @@ def info_rows(checkpoint: Checkpoint) -> dict[str, str]:
     rows = {
         "name": checkpoint.name,
         "architecture": ", ".join(checkpoint.config.get("architectures", ())),
-        "layers": _layers(spec),
+        "layers": _layers(spec, spec.state, "layers."),
     }
     if spec.next_token:
-        rows["next token"] = _kinds(spec.next_token.state)
+        rows["next token"] = _layers(spec, spec.next_token.state, "mtp.layers.")
     return rows | {
         "parameters": f"{parameters:,}",
         "tensors": ", ".join(f"{count} {name}" for name, count in formats.most_common()),
@@ -47,15 +47,15 @@ def info_rows(checkpoint: Checkpoint) -> dict[str, str]:
     }
 
 
-def _layers(spec: Spec) -> str:
-    """The layers by kind; those with experts besides their state are counted once more."""
+def _layers(spec: Spec, state: Sequence[LayerState], place: str) -> str:
+    """The layers at `place` by kind; those with experts and a state are counted once more."""
     expert_layers = {
-        int(path.split(".")[1])
+        int(path.removeprefix(place).split(".")[0])
         for path in spec.leaves
-        if path.startswith("layers.") and ".experts_" in path
+        if path.startswith(place) and ".experts_" in path
     }
-    mixed = expert_layers & {i for i, layer in enumerate(spec.state) if _kind(layer)}
-    text = _kinds(spec.state, expert_layers)
+    mixed = expert_layers & {i for i, layer in enumerate(state) if _kind(layer)}
+    text = _kinds(state, expert_layers)
     return f"{text}; {len(mixed)} with experts" if mixed else text
 
 

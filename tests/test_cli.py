@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import huggingface_hub
+import nemotron_h_next_token
 import next_token
 import openai
 import pytest
@@ -173,9 +174,10 @@ def test_info_names_the_kinds_of_layers(variant: str, layers: str) -> None:
 
 
 def test_info_on_next_token_layers() -> None:
-    assert (
-        info_rows(next_token.with_layers(*next_token.random_pair()))["next token"] == "1 attention"
-    )
+    dense = next_token.with_layers(*next_token.random_pair())
+    sparse = nemotron_h_next_token.with_layers(*nemotron_h_next_token.random_pair())
+    assert info_rows(dense)["next token"] == "1 attention"
+    assert info_rows(sparse)["next token"] == "1 attention, 1 experts"
 
 
 def test_a_group_without_codes_is_refused(

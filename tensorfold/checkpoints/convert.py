@@ -2,8 +2,8 @@
 
 import json
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,33 @@ import numpy as np
 
 from .converted import ABOUT, QUANTISED, VERSION, Place, checksum, part_folder
 from .hub import ignore_progress
-from .interface import FLOATS, Checkpoint, CheckpointError, Progress, Quantised, Tensor
+from .interface import (
+    FLOATS,
+    Checkpoint,
+    CheckpointError,
+    Progress,
+    Quantised,
+    Tensor,
+    TensorInfo,
+)
+from .joining import merge_axes, turn
 from .quantise import quantise
 from .tokenizer import TextTokenizer
 
 _PART_BYTES = 2**30
 """A part is written when it has so many: no more of a checkpoint is in memory at once."""
 
+_FOUR_BITS = "MXFP4"
+"""The format whose codes take a byte here and have four bits."""
+
 _FORMATS = {np.dtype(kind): name for name, kind in FLOATS.items()}
 
-_NEVER_CODES = (".gate.weight", ".shared_expert_gate.weight", ".router.weight", "_bias")
+_NEVER_CODES = (".gate.weight", ".shared_expert_gate.weight", ".router.weight", "_bias", ".bias")
 """Small matrices that choose experts: rounding them saves nothing and changes the choice. And what
 experts add, which is no matrix though it has a row an expert."""
+
+_EXPERTS = (".experts.", ".switch_mlp.")
+"""Where tensors of three axes are matrices, one an expert."""
 
 
 def convert(
@@ -31,13 +46,15 @@ def convert(
     *,
     bits: int | None = None,
     group: int = 32,
+    turned: Collection[str] = (),
     progress: Callable[[Progress], None] = ignore_progress,
 ) -> None:
     """Write `checkpoint` to the new folder `out`, whole or not at all.
 
     Tensors stay as they are. With `bits` (4 or 8) matrices become codes of so many bits, in groups
     of `group` columns: all but routers and biases, those whose columns are not whole groups, and
-    those that have no more bits already.
+    those that have no more bits already. Experts [E, rows, columns] are written as codes with their
+    rows below one another; those named in `turned` are [E, columns, rows].
 
     Raises CheckpointError if `out` exists or its parent does not, for a tensor that can't be read
     or quantised, and for a tokenizer that did not come from a file.
@@ -50,11 +67,12 @@ def convert(
     tokenizer = checkpoint.tokenizer
     if not isinstance(tokenizer, TextTokenizer):
         raise CheckpointError(f"{checkpoint.name}: the tokenizer can't be saved")
+    quantiser = Quantiser(bits, group, turned) if bits else None
     # Made beside `out`, so that renaming moves nothing; on any failure it goes with what is in it.
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{out.name}-") as beside:
         folder = Path(beside) / "new"
         folder.mkdir()
-        places = _write_tensors(checkpoint, folder, bits, group, progress)
+        places = _write_tensors(checkpoint, folder, quantiser, progress)
         _write_json(folder / "config.json", checkpoint.config)
         tokenizer.save(folder / "tokenizer.json")
         if checkpoint.chat_template is not None:
@@ -72,11 +90,32 @@ def convert(
         folder.rename(out)
 
 
+@dataclass(frozen=True)
+class Quantiser:
+    """Which tensors become codes, and how; see `convert`."""
+
+    bits: int
+    group: int
+    turned: Collection[str]
+
+    def apply(self, name: str, tensor: Tensor, info: TensorInfo) -> Quantised | None:
+        """The tensor `name` as codes, None if it stays. Raises ValueError for no finite number."""
+        if len(info.shape) == 3 and any(place in name for place in _EXPERTS):
+            tensor = merge_axes(turn(tensor) if name in self.turned else tensor, 2)
+        whole = len(tensor.shape) == 2 and tensor.shape[1] % self.group == 0
+        if not whole or name.endswith(_NEVER_CODES):
+            return None
+        if not isinstance(tensor, Quantised):
+            return quantise(tensor, self.bits, self.group)
+        if tensor.bits <= self.bits or info.format == _FOUR_BITS:
+            return None
+        return quantise(tensor.dequantise(), self.bits, self.group)
+
+
 def _write_tensors(
     checkpoint: Checkpoint,
     folder: Path,
-    bits: int | None,
-    group: int,
+    quantiser: Quantiser | None,
     progress: Callable[[Progress], None],
 ) -> dict[str, Place]:
     """Write the parts of the weights; where each tensor went."""
@@ -86,16 +125,16 @@ def _write_tensors(
     for done, (name, info) in enumerate(checkpoint.tensors.items()):
         progress(Progress("convert", done, len(checkpoint.tensors), "tensors"))
         tensor, form = checkpoint.read(name), info.format
-        if bits is not None and _can_quantise(name, tensor, bits, group):
-            try:
-                dense = tensor.dequantise() if isinstance(tensor, Quantised) else tensor
-                tensor, form = quantise(dense, bits, group), f"Q{bits}/{group}"
-            except ValueError as error:
-                raise CheckpointError(f"{checkpoint.name}: tensor {name!r}: {error}") from error
+        try:
+            coded = quantiser.apply(name, tensor, info) if quantiser else None
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.name}: tensor {name!r}: {error}") from error
+        if coded is not None:
+            tensor, form = coded, f"Q{coded.bits}/{coded.group}"
         if isinstance(tensor, Quantised):
             arrays = {key: getattr(tensor, key) for key in QUANTISED}
             found = checksum(list(arrays.values()))
-            place = Place(number, found, tensor.shape, form, tensor.bits, tensor.group)
+            place = Place(number, found, info.shape, form, tensor.bits, tensor.group)
             part[name] = arrays
             size += sum(array.nbytes for array in arrays.values())
         else:
@@ -110,14 +149,6 @@ def _write_tensors(
             number, size, part = number + 1, 0, {}
     progress(Progress("convert", len(places), len(places), "tensors"))
     return places
-
-
-def _can_quantise(name: str, tensor: Tensor, bits: int, group: int) -> bool:
-    """Whether a tensor becomes codes; see `convert`."""
-    if isinstance(tensor, Quantised) and tensor.bits <= bits:
-        return False
-    matrix = len(tensor.shape) == 2 and tensor.shape[1] % group == 0
-    return matrix and not name.endswith(_NEVER_CODES)
 
 
 def _write_part(folder: Path, tensors: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
 """Quantised tensors of safetensors folders: several stored tensors that are one of the model's.
 
-MLX's affine modes become `Quantised`; FP8, MXFP4 and NVFP4 become arrays. config.json says by which
-method a folder is quantised, and the stored tensors' types say which of them are. The functions
-below say how each is stored. They follow the documentation of `mlx.core.quantize`, of FP8 in
-transformers, the OCP's Microscaling Formats 1.0, NVIDIA's Model Optimizer and compressed-tensors.
+MLX's affine modes and MXFP4 become `Quantised`, the first axes of experts merged; FP8 and NVFP4
+become arrays. config.json says by which method a folder is quantised, and the stored tensors' types
+say which of them are. The functions below say how each is stored. They follow the documentation of
+`mlx.core.quantize`, of FP8 in transformers, the OCP's Microscaling Formats 1.0, NVIDIA's Model
+Optimizer and compressed-tensors.
 """
 
 import math
@@ -14,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from .fp4 import FP4_VALUES, MXFP4_GROUP, MXFP4_LARGEST, mxfp4
 from .interface import CheckpointError, Quantised, Tensor, TensorInfo
 
 _MLX_BITS = (2, 3, 4, 5, 6, 8)
@@ -21,10 +23,6 @@ _MLX_GROUPS = (32, 64, 128)
 _SCALE_FORMATS = ("F32", "F16", "BF16")
 _METHODS = ("mlx", "fp8", "mxfp4", "modelopt", "compressed-tensors")
 _COMPRESSED = ("float-quantized", "nvfp4-pack-quantized")
-
-_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-_FP4_VALUES = np.concatenate([_FP4, -_FP4])
-"""By code: a sign, two bits of exponent, one of mantissa."""
 
 _OF_ACTIVATIONS = (
     ".input_scale",
@@ -98,7 +96,7 @@ def find(
             if name.endswith(".weight") and info.format == "U32":
                 made = name, _mlx(name.removesuffix(".weight"), method.settings, infos)
         elif name.endswith("_blocks") and info.format == "U8":
-            made = name.removesuffix("_blocks"), _mxfp4(name, infos)
+            made = name.removesuffix("_blocks"), _mxfp4_blocks(name, infos)
         elif name.endswith(".weight") and info.format == "F8_E4M3":
             made = name, _fp8(name, method.settings, infos)
         elif name.endswith((".weight", ".weight_packed")) and info.format == "U8":
@@ -133,43 +131,56 @@ def _check_shape(name: str, info: TensorInfo, wanted: tuple[int, ...]) -> None:
 def _mlx(
     module: str, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]
 ) -> StoredQuantised:
-    """X.weight uint32 [rows, columns * bits / 32]: a row is one stream of codes, lowest bits
-    first, that word borders do not stop. X.scales and X.biases are [rows, columns / group]."""
+    """X.weight uint32 [..., rows, columns * bits / 32]: a row is one stream of codes, lowest bits
+    first, that word borders do not stop. X.scales and X.biases are [..., rows, columns / group]."""
     weight, scales, biases = (f"{module}.{part}" for part in ("weight", "scales", "biases"))
     own = settings.get(module, {})
     if own is False:
         raise CheckpointError(f"tensor {weight!r} is U32, config.json says not quantised")
-    chosen = {**settings, **(own if isinstance(own, dict) else {})}
-    bits, group, mode = chosen.get("bits"), chosen.get("group_size"), chosen.get("mode", "affine")
-    if mode != "affine" or bits not in _MLX_BITS or group not in _MLX_GROUPS:
+    # A module's own settings are affine unless they say another mode.
+    chosen = {**settings, "mode": "affine", **own} if isinstance(own, dict) and own else settings
+    bits: Any = chosen.get("bits")
+    group: Any = chosen.get("group_size")
+    mode = chosen.get("mode", "affine")
+    microscaled = (mode, bits, group) == ("mxfp4", 4, MXFP4_GROUP)
+    affine = mode == "affine" and bits in _MLX_BITS and group in _MLX_GROUPS
+    if not microscaled and not affine:
         raise CheckpointError(
             f"tensor {weight!r} has quantization mode {mode!r}, {bits!r} bits, "
             f"groups of {group!r}, which is not supported"
         )
     shape = infos[weight].shape
-    if len(shape) != 2:
+    if len(shape) < 2:
         raise CheckpointError(f"tensor {weight!r} is {list(shape)}, a quantised one has two axes")
-    rows, words = shape
+    *first, words = shape
     columns = words * 32 // bits
     if words * 32 % bits or columns % group:
         raise CheckpointError(
             f"tensor {weight!r} has rows of {words} words, "
             f"which are no whole groups of {group} {bits}-bit codes"
         )
+    if microscaled:
+        return _mxfp4(weight, scales, (*first, columns), infos)
     for name in (scales, biases):
-        _check_shape(name, _part(infos, name, weight, _SCALE_FORMATS), (rows, columns // group))
+        wanted = (*first, columns // group)
+        _check_shape(name, _part(infos, name, weight, _SCALE_FORMATS), wanted)
 
     def unpack(words: np.ndarray, scale: np.ndarray, offset: np.ndarray) -> Quantised:
         return Quantised(
-            codes=mlx_codes(words, bits),
-            scale=scale.astype(np.float32),
-            offset=offset.astype(np.float32),
+            codes=mlx_codes(_merged(words), bits),
+            scale=_merged(scale).astype(np.float32),
+            offset=_merged(offset).astype(np.float32),
             bits=4 if bits == 4 else 8,
             group=group,
         )
 
-    info = TensorInfo((rows, columns), f"MLX {bits}-bit")
+    info = TensorInfo((*first, columns), f"MLX {bits}-bit")
     return StoredQuantised(info, (weight, scales, biases), unpack)
+
+
+def _merged(array: np.ndarray) -> np.ndarray:
+    """The rows [..., columns] below one another: [rows, columns]."""
+    return array.reshape(-1, array.shape[-1])
 
 
 def mlx_codes(words: np.ndarray, bits: int) -> np.ndarray:
@@ -237,31 +248,38 @@ def _block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
     raise CheckpointError(f"weight_block_size is {found!r}")
 
 
-def _fp4_values(pairs: np.ndarray) -> np.ndarray:
-    """uint8 [..., columns / 2] as float32 [..., columns]: the even column in the low four bits."""
-    codes = np.stack([pairs & 15, pairs >> 4], axis=-1)
-    return _FP4_VALUES[codes.reshape(*pairs.shape[:-1], -1)]
-
-
-def _mxfp4(blocks: str, infos: Mapping[str, TensorInfo]) -> StoredQuantised:
-    """X_blocks [..., columns / 32, 16] and X_scales [..., columns / 32], exponents plus 127, become
-    X bfloat16 [..., columns], which holds these values exactly."""
-    scales = f"{blocks.removesuffix('_blocks')}_scales"
+def _mxfp4_blocks(blocks: str, infos: Mapping[str, TensorInfo]) -> StoredQuantised:
+    """X_blocks [..., rows, columns / 32, 16] and X_scales [..., rows, columns / 32]."""
     shape = infos[blocks].shape
     if len(shape) < 3 or shape[-1] != 16:
         raise CheckpointError(
             f"tensor {blocks!r} is {list(shape)}, and not rows of blocks of 16 bytes"
         )
-    _check_shape(scales, _part(infos, scales, blocks, ("U8", "F8_E8M0")), shape[:-1])
-    whole = (*shape[:-2], shape[-2] * 32)
+    whole = (*shape[:-2], shape[-2] * MXFP4_GROUP)
+    return _mxfp4(blocks, f"{blocks.removesuffix('_blocks')}_scales", whole, infos)
 
-    def unpack(pairs: np.ndarray, exponents: np.ndarray) -> np.ndarray:
-        if (exponents == 255).any():
-            raise CheckpointError(f"tensor {scales!r} has scales that are no numbers")
-        values = np.ldexp(_fp4_values(pairs), exponents.astype(np.int32)[..., None] - 127)
-        return values.astype(ml_dtypes.bfloat16).reshape(whole)
 
-    return StoredQuantised(TensorInfo(whole, "MXFP4"), (blocks, scales), unpack)
+def _mxfp4(
+    codes: str, scales: str, shape: tuple[int, ...], infos: Mapping[str, TensorInfo]
+) -> StoredQuantised:
+    """A tensor of `shape` [..., rows, columns]. Its codes are two a byte, the even column in the
+    low four bits, whatever the bytes are stored as; its scales are exponents plus 127."""
+    groups = shape[-1] // MXFP4_GROUP
+    _check_shape(scales, _part(infos, scales, codes, ("U8", "F8_E8M0")), (*shape[:-1], groups))
+
+    def unpack(stored: np.ndarray, exponents: np.ndarray) -> Quantised:
+        if (exponents > MXFP4_LARGEST).any():
+            raise CheckpointError(f"tensor {scales!r} has scales that are no numbers or too large")
+        pairs = np.ascontiguousarray(stored).view(np.uint8).reshape(-1, groups, 16)
+        return mxfp4(_fp4_codes(pairs), exponents.reshape(-1, groups))
+
+    return StoredQuantised(TensorInfo(shape, "MXFP4"), (codes, scales), unpack)
+
+
+def _fp4_codes(pairs: np.ndarray) -> np.ndarray:
+    """uint8 [..., columns / 2] as [..., columns]: the even column in the low four bits."""
+    codes = np.stack([pairs & 15, pairs >> 4], axis=-1)
+    return codes.reshape(*pairs.shape[:-1], -1)
 
 
 def _nvfp4(weight: str, infos: Mapping[str, TensorInfo]) -> StoredQuantised:
@@ -283,7 +301,7 @@ def _nvfp4(weight: str, infos: Mapping[str, TensorInfo]) -> StoredQuantised:
         scale = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
         one = factor.astype(np.float32).reshape(())
         scale = scale / one if packed else scale * one
-        values = _fp4_values(pairs).reshape(*scale.shape, 16)
+        values = FP4_VALUES[_fp4_codes(pairs)].reshape(*scale.shape, 16)
         values *= scale[..., None]
         return values.reshape(*shape[:-1], -1)
 

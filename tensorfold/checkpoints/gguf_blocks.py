@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .fp4 import mxfp4
 from .interface import Quantised
 
 
@@ -84,14 +85,8 @@ def _q8_0(blocks: np.ndarray) -> Quantised:
     return _result(blocks[..., 2:] ^ 0x80, scale, -128 * scale, 8, 32)
 
 
-_FP4_CODES = np.array([12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0], np.uint8)
-"""E2M1's values by its own codes, doubled and moved up by 12."""
-
-
 def _mxfp4(blocks: np.ndarray) -> Quantised:
-    # An exponent plus 127; one less, as the values are doubled.
-    scale = np.ldexp(np.float32(1), blocks[..., 0].astype(np.int32) - 128)
-    return _result(_FP4_CODES[_halves(blocks[..., 1:])], scale, -12 * scale, 8, 32)
+    return mxfp4(_halves(blocks[..., 1:]).reshape(*blocks.shape[:2], -1), blocks[..., 0])
 
 
 def _k_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

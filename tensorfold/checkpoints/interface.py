@@ -21,7 +21,8 @@ class Quantised:
             even column in the low four bits
     scale, offset: [rows, columns / group] float32
 
-    Rows are outputs, columns are inputs (the order of Hugging Face's `weight`).
+    Rows are outputs, columns are inputs (the order of Hugging Face's `weight`). A tensor of experts
+    [E, rows, columns] has all rows below one another.
     """
 
     codes: np.ndarray

@@ -45,16 +45,17 @@ class Leaf:
     rows: those of the joined rows to take, in order; None for all
     add: added to every value (of a vector)
     parts: how many matrices of one size the rows are, for `ops.matmul.take_part`
-    turned: the last two axes of the tensors change places first: [..., inputs, outputs]
-    otherwise: the names to read if the checkpoint has none of `sources`
+    turned: the last two axes of the tensors change places first: [..., inputs, outputs]; None if
+        they only do where the one tensor doesn't fit as it is
+    otherwise: how the parameter is made if the checkpoint has none of `sources`
     """
 
     sources: tuple[str, ...]
     rows: tuple[int, ...] | None = None
     add: float = 0.0
     parts: int = 1
-    turned: bool = False
-    otherwise: tuple[str, ...] = ()
+    turned: bool | None = False
+    otherwise: "Leaf | None" = None
 
     def under(self, prefix: str) -> "Leaf":
         """The leaf with every name below `prefix`."""
@@ -66,10 +67,13 @@ class Leaf:
             lambda name: new + name.removeprefix(old) if name.startswith(old) else name
         )
 
+    def or_else(self, other: "Leaf") -> "Leaf":
+        """The leaf, made as `other` if the checkpoint has none of the names it knows so far."""
+        return replace(self, otherwise=self.otherwise.or_else(other) if self.otherwise else other)
+
     def _named(self, rename: Callable[[str], str]) -> "Leaf":
-        sources, otherwise = (
-            tuple(rename(name) for name in names) for names in (self.sources, self.otherwise)
-        )
+        sources = tuple(rename(name) for name in self.sources)
+        otherwise = self.otherwise and self.otherwise._named(rename)
         return replace(self, sources=sources, otherwise=otherwise)
 
 

@@ -1,11 +1,13 @@
 """Gemma 3, text: sliding and global layers with a norm before and after each part.
 
 Gemma Team 2025 (arXiv:2503.19786). Norms scale by `1 + weight`; every sixth layer, or as
-`layer_types` says, sees all positions and has a rotary base of its own.
+`layer_types` says, sees all positions and has a rotary base of its own. The text part of the
+multimodal checkpoints is read, the rest is left.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,6 +26,17 @@ from tensorfold.ops.rows import Rows
 _SLIDING = "sliding_attention"
 _PATTERN = 6
 _LOCAL_BASE = 10000.0
+_TEXT_CONFIG = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "rms_norm_eps": 1e-6,
+    "query_pre_attn_scalar": 256,
+    "max_position_embeddings": 131072,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
+"""What published multimodal configs leave out of their text part."""
 
 
 @dataclass(frozen=True)
@@ -172,17 +185,39 @@ def leaves(config: Gemma3Config) -> dict[str, Leaf]:
     return {path: replace(leaf, add=1.0) if "norm" in path else leaf for path, leaf in out.items()}
 
 
+def _multimodal_leaves(config: Gemma3Config) -> dict[str, Leaf]:
+    """The names of multimodal checkpoints: the published ones, which MLX keeps, and those that
+    transformers has written since."""
+    return {
+        path: leaf.under("language_model.").or_else(leaf.moved("model.", "model.language_model."))
+        for path, leaf in leaves(config).items()
+    }
+
+
+def _ignored(name: str, *, tied: bool) -> bool:
+    """The head that is the table, and what sees."""
+    sees = name.removeprefix("model.").startswith(("vision_tower.", "multi_modal_projector."))
+    return sees or (tied and name.removeprefix("language_model.") == "lm_head.weight")
+
+
 def spec(config: Mapping[str, Any]) -> Spec:
-    """The model that `config` describes."""
+    """The model that `config` describes: of a multimodal one its text part."""
+    text = config.get("text_config")
+    if text is not None:
+        tied = {"tie_word_embeddings": config.get("tie_word_embeddings", True)}
+        config = {**_TEXT_CONFIG, **text, **tied}
     read = Gemma3Config.read(config)
     return Spec(
         build=lambda: Gemma3(read),
-        leaves=leaves(read),
+        leaves=leaves(read) if text is None else _multimodal_leaves(read),
         state=tuple(shape.state for shape in read.attention),
         vocab_size=read.vocab_size,
         context=read.context,
-        ignored=lambda name: read.tied and name == "lm_head.weight",
+        ignored=partial(_ignored, tied=read.tied),
     )
 
 
-FAMILY = Family(architectures=("Gemma3ForCausalLM",), spec=spec)
+FAMILY = Family(
+    architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    spec=spec,
+)

@@ -1,7 +1,7 @@
 """gpt-oss: attention with sinks, every other layer through a window, and experts in each layer.
 
 OpenAI 2025 (arXiv:2508.10925). Every projection has a bias, experts too; an expert's gates and ups
-alternate. Checkpoints have the experts in MXFP4 or plain.
+alternate. Checkpoints have the experts in MXFP4, plain, or as MLX stacks them.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from tensorfold.models.blocks import KV, Attention, AttentionShape, Linear, RMSN
 from tensorfold.models.config import need, only, read_rope
 from tensorfold.models.decoder import Decoder, attention_leaves, outer_leaves
 from tensorfold.models.family import Family, Leaf, Spec
+from tensorfold.models.stacked import alternating_rows
 from tensorfold.ops import moe
 from tensorfold.ops.activation import clamped_swiglu
 from tensorfold.ops.rope import Angles, Rope
@@ -191,11 +192,20 @@ def leaves(config: GptOssConfig) -> dict[str, Leaf]:
 
 
 def _expert_leaves(shape: ExpertShape) -> dict[str, Leaf]:
+    """Gates and ups are in one tensor, in turn; MLX has them apart, as [outputs, inputs]."""
     out = {f"router.{kind}": Leaf((f"router.{kind}",)) for kind in ("weight", "bias")}
-    for ours, theirs in (("up", "gate_up"), ("down", "down")):
-        name = f"experts.{theirs}_proj"
-        out[f"experts_{ours}.weight"] = Leaf((name,), parts=shape.count, turned=shape.turned)
-        out[f"experts_{ours}.bias"] = Leaf((f"{name}_bias",))
+    rows = alternating_rows(shape.count, shape.hidden)
+    for ours, theirs, kinds, order in (
+        ("up", "gate_up", ("gate", "up"), rows),
+        ("down", "down", ("down",), None),
+    ):
+        weights, biases = (
+            Leaf(tuple(f"experts.{each}_proj.{kind}" for each in kinds), order, parts=shape.count)
+            for kind in ("weight", "bias")
+        )
+        whole = Leaf((f"experts.{theirs}_proj",), parts=shape.count, turned=shape.turned)
+        out[f"experts_{ours}.weight"] = whole.or_else(weights)
+        out[f"experts_{ours}.bias"] = Leaf((f"experts.{theirs}_proj_bias",)).or_else(biases)
     return out
 
 

@@ -175,7 +175,9 @@ def leaves(config: Lfm2Config) -> dict[str, Leaf]:
     out["norm.weight"] = Leaf(("model.embedding_norm.weight",))
     for i, shape in enumerate(config.mixers):
         for path, sources in _block_sources(shape).items():
-            out[f"layers.{i}.{path}"] = Leaf(sources).under(f"model.layers.{i}.")
+            # MLX has filters as [channels, taps, 1].
+            turned = None if path == "conv.conv.weight" else False
+            out[f"layers.{i}.{path}"] = Leaf(sources, turned=turned).under(f"model.layers.{i}.")
     return out
 
 

@@ -4,8 +4,8 @@ NVIDIA 2025 (arXiv:2504.03624); Mamba-2 is Dao and Gu 2024 (arXiv:2405.21060). A
 one mixer. Attention has no rotation; MLPs and experts are `relu(x)^2` without a gate.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,7 +17,15 @@ from jaxtyping import Float
 from tensorfold.models.blocks import Attention, AttentionShape, Filters, Linear, RMSNorm
 from tensorfold.models.config import need, only
 from tensorfold.models.decoder import Decoder
-from tensorfold.models.family import Family, Leaf, Recurrent, Spec, Stateless
+from tensorfold.models.family import (
+    Family,
+    Leaf,
+    NextToken,
+    Recurrent,
+    Spec,
+    State,
+    Stateless,
+)
 from tensorfold.ops import moe
 from tensorfold.ops.activation import squared_relu
 from tensorfold.ops.conv import causal_conv
@@ -29,6 +37,7 @@ from tensorfold.ops.sums import rounded
 
 _KINDS = {"M": "linear_attention", "*": "full_attention", "E": "moe", "-": "mlp"}
 _OLD_KINDS = {"mamba": "linear_attention", "attention": "full_attention"}
+_NEXT_TOKEN = "*E"
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,8 @@ class NemotronHConfig:
     width: int
     mixers: tuple[Shape, ...]
     """One a layer."""
+    next_token: tuple[Shape, ...]
+    """One a next-token layer."""
     epsilon: float
     context: int
 
@@ -126,12 +137,13 @@ class NemotronHConfig:
             "moe": _experts,
             "mlp": _mlp,
         }
-        kinds = _layers(config)
-        shapes = {kind: readers[kind](config) for kind in dict.fromkeys(kinds)}
+        kinds, following = _layers(config), _next_token_layers(config)
+        shapes = {kind: readers[kind](config) for kind in dict.fromkeys(kinds + following)}
         return cls(
             vocab_size=need(config, "vocab_size"),
             width=need(config, "hidden_size"),
             mixers=tuple(shapes[kind] for kind in kinds),
+            next_token=tuple(shapes[kind] for kind in following),
             epsilon=need(config, "layer_norm_epsilon", float),
             context=need(config, "max_position_embeddings"),
         )
@@ -140,15 +152,26 @@ class NemotronHConfig:
 def _layers(config: Mapping[str, Any]) -> list[str]:
     """The kind of each layer, from a list or from a pattern of letters."""
     named = config.get("layers_block_type") or config.get("layer_types")
-    if named is None:
-        named = [
-            _KINDS.get(letter, letter) for letter in need(config, "hybrid_override_pattern", str)
-        ]
-    kinds = [_OLD_KINDS.get(kind, kind) for kind in named]
+    kinds = _kinds(named or need(config, "hybrid_override_pattern", str))
     for kind in kinds:
         if kind not in _KINDS.values():
             raise ValueError(f"layer type {kind!r} is not supported")
     return kinds
+
+
+def _next_token_layers(config: Mapping[str, Any]) -> list[str]:
+    """The kinds of the layers that predict the token after next, none where they are of a form that
+    no public model has: they only draft, and the model does without."""
+    if config.get("num_nextn_predict_layers") != 1:
+        return []
+    named = config.get("mtp_layers_block_type")
+    kinds = _kinds(named or config.get("mtp_hybrid_override_pattern") or _NEXT_TOKEN)
+    return kinds if set(kinds) <= {"full_attention", "moe"} else []
+
+
+def _kinds(named: Sequence[str]) -> list[str]:
+    """Kinds by any of their names; a letter is one too."""
+    return [_OLD_KINDS.get(kind, _KINDS.get(kind, kind)) for kind in named]
 
 
 def _mamba(config: Mapping[str, Any]) -> MambaShape:
@@ -326,11 +349,40 @@ class Block(nnx.Module):
         return self.mixer(x, self.norm), kept
 
 
+class NextTokenLayers(nnx.Module):
+    """What predicts the token after next: the next one's embedding and a hidden vector, each
+    normalised, through a projection of the two and layers like the model's."""
+
+    def __init__(self, config: NemotronHConfig):
+        self.enorm = RMSNorm(config.width, config.epsilon)
+        self.hnorm = RMSNorm(config.width, config.epsilon)
+        self.eh_proj = Linear(2 * config.width, config.width)
+        self.layers = nnx.List([Block(config, shape) for shape in config.next_token])
+        self.final_layernorm = RMSNorm(config.width, config.epsilon)
+
+    def __call__(
+        self,
+        embedded: Float[Array, "R D"],
+        hidden: Float[Array, "R D"],
+        rows: Rows,
+        state: State,
+        angles: Angles,
+    ) -> tuple[Float[Array, "R D"], State]:
+        """Hidden rows after the last norm, and the written state."""
+        x = self.eh_proj(jnp.concatenate([self.enorm(embedded), self.hnorm(hidden)], axis=1))
+        written = []
+        for layer, kept in zip(self.layers, state, strict=True):
+            x, kept = layer(x, kept, rows, angles)
+            written.append(kept)
+        return self.final_layernorm(x), tuple(written)
+
+
 class NemotronH(Decoder):
     """The model; a rotation of frequency 0 turns nothing."""
 
     def __init__(self, config: NemotronHConfig):
-        head_dims = [each.head_dim for each in config.mixers if isinstance(each, AttentionShape)]
+        shapes = config.mixers + config.next_token
+        head_dims = [each.head_dim for each in shapes if isinstance(each, AttentionShape)]
         super().__init__(
             [Block(config, shape) for shape in config.mixers],
             vocab_size=config.vocab_size,
@@ -339,17 +391,25 @@ class NemotronH(Decoder):
             rope=Rope((0.0,) * (max(head_dims, default=2) // 2)),
             tied=False,
         )
+        self.mtp = NextTokenLayers(config) if config.next_token else None
+
+    def next_token(
+        self, rows: Rows, hidden: Float[Array, "R D"], state: State
+    ) -> tuple[Float[Array, "R D"], State]:
+        """See `Model.next_token`."""
+        assert self.mtp is not None
+        embedded, angles = self.embed_tokens(rows.token), self.rope.angles(rows.position)
+        return self.mtp(embedded, hidden, rows, state, angles)
 
 
 def leaves(config: NemotronHConfig) -> dict[str, Leaf]:
-    """Where each parameter comes from: transformers' names below `model`, the published files'
-    below `backbone`."""
+    """Where each parameter comes from: transformers' names below `model`, the published files' and
+    MLX's below `backbone`."""
     out = {"lm_head.weight": Leaf(("lm_head.weight",))}
 
     def add(path: str, leaf: Leaf, place: str = "") -> None:
-        sources = tuple(f"model.{place}{name}" for name in leaf.sources)
-        published = tuple(f"backbone.{place}{name}" for name in leaf.otherwise or leaf.sources)
-        out[place + path] = Leaf(sources, parts=leaf.parts, otherwise=published)
+        published = (leaf.otherwise or leaf).under(f"backbone.{place}")
+        out[place + path] = replace(leaf.under(f"model.{place}"), otherwise=published)
 
     add("embed_tokens.weight", Leaf(("embeddings.weight",)))
     add("norm.weight", Leaf(("norm_f.weight",)))
@@ -357,6 +417,21 @@ def leaves(config: NemotronHConfig) -> dict[str, Leaf]:
         add("norm.weight", Leaf(("norm.weight",)), f"layers.{i}.")
         for path, leaf in _mixer_leaves(shape).items():
             add(path, leaf, f"layers.{i}.mixer.")
+    return out | _next_token_leaves(config)
+
+
+def _next_token_leaves(config: NemotronHConfig) -> dict[str, Leaf]:
+    """What comes before the layers is named as the first one's, what comes after as the last's."""
+    out = {}
+    for i, shape in enumerate(config.next_token):
+        place = f"mtp.layers.{i}."
+        out[f"{place}norm.weight"] = Leaf((f"{place}norm.weight",))
+        for path, leaf in _mixer_leaves(shape).items():
+            out[f"{place}mixer.{path}"] = leaf.under(f"{place}mixer.")
+    if config.next_token:
+        last = len(config.next_token) - 1
+        for name, i in (("enorm", 0), ("hnorm", 0), ("eh_proj", 0), ("final_layernorm", last)):
+            out[f"mtp.{name}.weight"] = Leaf((f"mtp.layers.{i}.{name}.weight",))
     return out
 
 
@@ -364,9 +439,11 @@ def _mixer_leaves(shape: Shape) -> dict[str, Leaf]:
     """A layer's leaves, by names below its mixer; `otherwise` where published files differ."""
     match shape:
         case MambaShape():
-            names = ["A_log", "D", "dt_bias", "norm.weight", "conv1d.weight"]
+            names = ["A_log", "D", "dt_bias", "norm.weight"]
             names += ["conv1d.bias"] * shape.conv_bias
             names += _linear("in_proj", shape.bias) + _linear("out_proj", shape.bias)
+            filters = Leaf(("conv1d.weight",), turned=None)  # MLX has them as [channels, width, 1].
+            return {name: Leaf((name,)) for name in names} | {"conv1d.weight": filters}
         case AttentionShape():
             qkv = Leaf(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
             return {"qkv_proj.weight": qkv, "o_proj.weight": Leaf(("o_proj.weight",))}
@@ -382,10 +459,11 @@ def _expert_leaves(shape: ExpertShape) -> dict[str, Leaf]:
     if shape.latent is not None:
         names += ["fc1_latent_proj", "fc2_latent_proj"]
     out = {name: Leaf((name,)) for each in names for name in _linear(each, shape.bias)}
-    for kind in ("up", "down"):
+    for kind, mlx in (("up", "fc1"), ("down", "fc2")):
         single = tuple(f"experts.{e}.{kind}_proj.weight" for e in range(shape.count))
-        whole = (f"experts.{kind}_proj",)
-        out[f"experts_{kind}.weight"] = Leaf(whole, parts=shape.count, otherwise=single)
+        ways = (f"experts.{kind}_proj",), single, (f"switch_mlp.{mlx}.weight",)
+        whole, alone, stacked = (Leaf(sources, parts=shape.count) for sources in ways)
+        out[f"experts_{kind}.weight"] = whole.or_else(alone).or_else(stacked)
     out["gate.weight"] = Leaf(("gate.weight",))
     out["correction"] = Leaf(("gate.e_score_correction_bias",))
     return out
@@ -398,13 +476,22 @@ def _linear(name: str, bias: bool) -> list[str]:
 def spec(config: Mapping[str, Any]) -> Spec:
     """The model that `config` describes."""
     read = NemotronHConfig.read(config)
+    whole = _spec(read)
+    if not read.next_token:
+        return whole
+    return replace(whole, otherwise=_spec(replace(read, next_token=())))
+
+
+def _spec(read: NemotronHConfig) -> Spec:
+    following = tuple(shape.state for shape in read.next_token)
     return Spec(
         build=lambda: NemotronH(read),
         leaves=leaves(read),
         state=tuple(shape.state for shape in read.mixers),
         vocab_size=read.vocab_size,
         context=read.context,
-        # The layers that predict further tokens.
+        next_token=NextToken(following, read.width) if following else None,
+        # Next-token layers that are not used.
         ignored=lambda name: name.startswith("mtp."),
     )
 

@@ -26,6 +26,7 @@ from tensorfold.models.blocks import (
 from tensorfold.models.config import need, only, read_rope, rotary_dim
 from tensorfold.models.decoder import Decoder, outer_leaves
 from tensorfold.models.family import Family, Leaf, NextToken, Recurrent, Spec, State
+from tensorfold.models.stacked import paired_rows
 from tensorfold.ops import moe
 from tensorfold.ops.activation import swiglu
 from tensorfold.ops.conv import causal_conv
@@ -399,11 +400,11 @@ def _expert_leaves(shape: ExpertShape) -> dict[str, Leaf]:
     }
     return {
         "gate.weight": Leaf(("gate.weight",)),
-        "experts_up.weight": Leaf(
-            ("experts.gate_up_proj",), parts=shape.count, otherwise=one_by_one["gate", "up"]
+        "experts_up.weight": Leaf(("experts.gate_up_proj",), parts=shape.count).or_else(
+            Leaf(one_by_one["gate", "up"], parts=shape.count)
         ),
-        "experts_down.weight": Leaf(
-            ("experts.down_proj",), parts=shape.count, otherwise=one_by_one["down",]
+        "experts_down.weight": Leaf(("experts.down_proj",), parts=shape.count).or_else(
+            Leaf(one_by_one["down",], parts=shape.count)
         ),
         "shared_up.weight": Leaf(
             ("shared_expert.gate_proj.weight", "shared_expert.up_proj.weight")
@@ -411,6 +412,25 @@ def _expert_leaves(shape: ExpertShape) -> dict[str, Leaf]:
         "shared_down.weight": Leaf(("shared_expert.down_proj.weight",)),
         "shared_gate.weight": Leaf(("shared_expert_gate.weight",)),
     }
+
+
+def _mlx_leaves(config: Qwen35Config) -> dict[str, Leaf]:
+    """The names of MLX's folders, of which no other has one. Their norms are the whole scale, their
+    filters are [channels, width, 1], experts are stacked by kind, and nothing predicts further
+    tokens. Filters of another shape end the load, as such norms would be other ones too."""
+    out = {}
+    for path, leaf in leaves(replace(config, next_token=())).items():
+        filters = path.endswith("conv1d.weight")
+        out[path] = replace(leaf.under("language_model."), add=0.0, turned=filters)
+    if config.experts is None:
+        return out
+    count, rows = config.experts.count, paired_rows(config.experts.count, config.experts.hidden)
+    for i in range(len(config.mixers)):
+        for ours, kinds, order in (("up", ("gate", "up"), rows), ("down", ("down",), None)):
+            stacked = tuple(f"mlp.switch_mlp.{kind}_proj.weight" for kind in kinds)
+            leaf = Leaf(stacked, order, parts=count).under(f"language_model.model.layers.{i}.")
+            out[f"layers.{i}.mlp.experts_{ours}.weight"] = leaf
+    return out
 
 
 def spec(config: Mapping[str, Any]) -> Spec:
@@ -431,6 +451,8 @@ def _spec(read: Qwen35Config, multimodal: bool) -> Spec:
         found = {
             path: leaf.moved("model.", "model.language_model.") for path, leaf in found.items()
         }
+    for path, leaf in _mlx_leaves(read).items():
+        found[path] = found[path].or_else(leaf)
     return Spec(
         build=lambda: Qwen35(read),
         leaves=found,
@@ -442,7 +464,8 @@ def _spec(read: Qwen35Config, multimodal: bool) -> Spec:
         else None,
         # The vision tower, and next-token layers that the config doesn't count.
         ignored=lambda name: (
-            name.startswith(("model.visual.", "mtp.")) or (read.tied and name == "lm_head.weight")
+            name.startswith(("model.visual.", "vision_tower.", "mtp."))
+            or (read.tied and name.removeprefix("language_model.") == "lm_head.weight")
         ),
     )
 

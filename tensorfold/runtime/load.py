@@ -77,7 +77,7 @@ def describe(checkpoint: Checkpoint) -> Spec:
     if spec.otherwise and any(
         source not in checkpoint.tensors
         for leaf in spec.leaves.values()
-        for source in _sources(checkpoint, leaf)
+        for source in _found(checkpoint, leaf).sources
     ):
         return spec.otherwise
     return spec
@@ -116,6 +116,15 @@ def load(
         # their pages again, and the next start runs on the very same.
         return _from_kept(checkpoint, kept, weights_key) or model
     return model
+
+
+def turned_tensors(checkpoint: Checkpoint) -> frozenset[str]:
+    """The tensors that the checkpoint has as [..., inputs, outputs].
+
+    Raises CheckpointError, one line, for an unsupported config.
+    """
+    leaves = [_found(checkpoint, leaf) for leaf in describe(checkpoint).leaves.values()]
+    return frozenset(source for leaf in leaves if leaf.turned for source in leaf.sources)
 
 
 def with_activations(model: LoadedModel, activations: Activations) -> LoadedModel:
@@ -198,7 +207,8 @@ def _check_names(checkpoint: Checkpoint, spec: Spec, paths: list[str]) -> None:
     """Every parameter has its tensors, and every tensor its parameter."""
     unfilled = set(paths) ^ set(spec.leaves)
     assert not unfilled, f"family bug: {sorted(unfilled)[:3]}"
-    wanted = {source for leaf in spec.leaves.values() for source in _sources(checkpoint, leaf)}
+    found = [_found(checkpoint, leaf) for leaf in spec.leaves.values()]
+    wanted = {source for leaf in found for source in leaf.sources}
     missing = sorted(wanted - set(checkpoint.tensors))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -209,25 +219,29 @@ def _check_names(checkpoint: Checkpoint, spec: Spec, paths: list[str]) -> None:
         raise CheckpointError(f"{checkpoint.name}: no place for tensor {extra[0]}{more}")
 
 
-def _sources(checkpoint: Checkpoint, leaf: Leaf) -> tuple[str, ...]:
-    """The tensors of a leaf under the names that this checkpoint uses."""
-    found = any(name in checkpoint.tensors for name in leaf.sources)
-    return leaf.sources if found or not leaf.otherwise else leaf.otherwise
+def _found(checkpoint: Checkpoint, leaf: Leaf) -> Leaf:
+    """The leaf as this checkpoint names its tensors: the first way that has one of them."""
+    way: Leaf | None = leaf
+    while way and not any(name in checkpoint.tensors for name in way.sources):
+        way = way.otherwise
+    return way or leaf
 
 
 def _read(checkpoint: Checkpoint, path: str, leaf: Leaf, shape: tuple[int, ...]) -> Weight:
     """One leaf: matrices as the matmul op wants them, everything else in float32."""
-    sources = _sources(checkpoint, leaf)
-    tensors = [checkpoint.read(source) for source in sources]
-    if leaf.turned:
+    leaf = _found(checkpoint, leaf)
+    tensors = [checkpoint.read(source) for source in leaf.sources]
+    if leaf.turned or (leaf.turned is None and tensors[0].shape != shape):
         tensors = [turn(tensor) for tensor in tensors]
-    joined = join([merge_axes(tensor, len(shape)) for tensor in tensors])
-    if leaf.rows is not None and joined.shape[0] > max(leaf.rows):
+    tensors = [merge_axes(tensor, len(shape)) for tensor in tensors]
+    odd = [each for each in tensors if (len(each.shape), each.shape[1:]) != (len(shape), shape[1:])]
+    joined = odd[0] if odd else join(tensors)
+    if leaf.rows is not None and not odd and joined.shape[0] > max(leaf.rows):
         joined = take_rows(joined, np.asarray(leaf.rows))
     if joined.shape != shape:
         found, wanted = list(joined.shape), list(shape)
         raise CheckpointError(
-            f"{checkpoint.name}: {' + '.join(sources)} is {found}, the config says {wanted}"
+            f"{checkpoint.name}: {' + '.join(leaf.sources)} is {found}, the config says {wanted}"
         )
     if len(shape) == 2:
         return matmul.prepare(joined, leaf.parts)

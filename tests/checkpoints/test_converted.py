@@ -34,7 +34,7 @@ from tensorfold.checkpoints.interface import (
 )
 from tensorfold.checkpoints.quantise import quantise
 from tensorfold.checkpoints.tokenizer import TextTokenizer
-from tensorfold.runtime.load import load
+from tensorfold.runtime.load import load, turned_tensors
 
 
 def mixed_folder(folder: Path) -> Path:
@@ -258,11 +258,16 @@ def test_values_that_are_no_numbers(value: float, tmp_path: Path) -> None:
 def test_loads(variant: str, bits: int | None, tmp_path: Path) -> None:
     assert variant in VARIANTS
     checkpoint = small(variant)
-    convert(checkpoint, tmp_path / "out", bits=bits)
+    turned = turned_tensors(checkpoint)
+    convert(checkpoint, tmp_path / "out", bits=bits, group=8, turned=turned)
     opened = open_checkpoint(tmp_path / "out")
     model = load(opened)
     assert model.weights_key
     assert len(model.leaves) == len(load(checkpoint).leaves)
+    experts = [name for name in opened.tensors if name.endswith(("up_proj", "down_proj"))]
+    assert bool(experts) == (variant in ("qwen3_5_moe", "nemotron_h", "gpt_oss"))
+    for name in experts:
+        assert isinstance(opened.read(name), Quantised) == (bits is not None)
 
 
 def test_an_existing_folder_stays(tmp_path: Path) -> None:

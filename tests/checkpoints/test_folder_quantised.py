@@ -23,6 +23,7 @@ from tensorfold.checkpoints.interface import (
     Tensor,
     TensorInfo,
 )
+from tensorfold.kernels_cpu.layout import packed_codes, zero_code
 from tensorfold.runtime.load import load
 from tensorfold.runtime.packed import Layout, Span
 from tensorfold.runtime.step import StateShape, forward, make_state
@@ -234,9 +235,48 @@ def test_mxfp4(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path / "mxfp4", stored, quantization_config=MXFP4)
     assert checkpoint.tensors == {"m.gate_up_proj": TensorInfo((2, 3, 42 * 32), "MXFP4")}
     found = checkpoint.read("m.gate_up_proj")
-    assert isinstance(found, np.ndarray) and found.dtype == ml_dtypes.bfloat16
+    assert isinstance(found, Quantised)
+    assert found.codes.shape == (6, 42 * 32) and packed_codes(found)[0] == "q5"
     wanted = np.array(E2M1)[codes] * 2.0 ** (exponents[..., None].astype(np.float64) - 127)
-    np.testing.assert_array_equal(found.astype(np.float64), wanted.reshape(found.shape))
+    np.testing.assert_array_equal(found.dequantise(), wanted.reshape(found.shape))
+    assert zero_code(found) == 12  # so that no offsets are written
+
+
+def test_mlx_mxfp4(tmp_path: Path) -> None:
+    """MLX keeps the codes' bytes, in words, and the exponents; other modules may be affine."""
+    weight = np.random.default_rng(0).normal(size=(3, 8, 64)).astype(np.float32)
+    stored, wanted = mxfp4("a", weight)
+    blocks = np.ascontiguousarray(stored["a.weight_blocks"])
+    more, dense = mlx("b", weight[0], 8, 64, np.float16)
+    settings = {"bits": 4, "group_size": 32, "mode": "mxfp4"}
+    affine = {"bits": 8, "group_size": 64}
+    checkpoint = opened(
+        tmp_path / "mlx",
+        {
+            "a.weight": blocks.reshape(3, 8, 32).view(np.uint32),
+            "a.scales": stored["a.weight_scales"],
+            **more,
+        },
+        quantization=settings | {"b": affine},
+    )
+    assert checkpoint.tensors["a.weight"] == TensorInfo((3, 8, 64), "MXFP4")
+    assert set(checkpoint.tensors) == {"a.weight", "b.weight"}
+    np.testing.assert_array_equal(values(checkpoint.read("a.weight")), wanted.reshape(24, 64))
+    np.testing.assert_array_equal(values(checkpoint.read("b.weight")), dense)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
+def test_mlx_experts(tmp_path: Path, bits: int) -> None:
+    """Matrices of one size in one tensor have their rows below one another."""
+    weight = np.random.default_rng(bits).normal(size=(3, 8, 128)).astype(np.float32)
+    stored, wanted = mlx("a", weight.reshape(24, 128), bits, 32, np.float16)
+    stored = {name: array.reshape(3, 8, -1) for name, array in stored.items()}
+    settings = {"bits": bits, "group_size": 32}
+    checkpoint = opened(tmp_path / "mlx", stored, quantization=settings)
+    assert checkpoint.tensors == {"a.weight": TensorInfo((3, 8, 128), f"MLX {bits}-bit")}
+    found = checkpoint.read("a.weight")
+    assert isinstance(found, Quantised) and found.shape == (24, 128)
+    np.testing.assert_array_equal(found.dequantise(), wanted)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -294,14 +334,29 @@ BAD: list[tuple[dict[str, Any], Callable[[], Stored], str]] = [
         "'a.scales' is [64, 1], its weight asks for [64, 2]",
     ),
     (MLX, lambda: mlx_stored(weight=np.ones((64, 3), np.uint32)), "'a.weight' has rows of 3 words"),
-    (MLX, lambda: mlx_stored(weight=np.ones((2, 64, 8), np.uint32)), "has two axes"),
+    (MLX, lambda: mlx_stored(weight=np.ones(64, np.uint32)), "has two axes"),
+    (
+        MLX,
+        lambda: mlx_stored(weight=np.ones((2, 64, 8), np.uint32)),
+        "'a.scales' is [64, 2], its weight asks for [2, 64, 2]",
+    ),
     (
         {"quantization": {"bits": 7, "group_size": 32}},
         mlx_stored,
         "'a.weight' has quantization mode 'affine', 7 bits, groups of 32",
     ),
     ({"quantization": {"bits": 4, "group_size": 48}}, mlx_stored, "groups of 48"),
-    ({"quantization": MLX["quantization"] | {"mode": "mxfp4"}}, mlx_stored, "mode 'mxfp4'"),
+    ({"quantization": MLX["quantization"] | {"mode": "mxfp8"}}, mlx_stored, "mode 'mxfp8'"),
+    (
+        {"quantization": MLX["quantization"] | {"mode": "mxfp4", "group_size": 64}},
+        mlx_stored,
+        "mode 'mxfp4', 4 bits, groups of 64",
+    ),
+    (
+        {"quantization": MLX["quantization"] | {"mode": "mxfp4"}},
+        mlx_stored,
+        "'a.scales' is F32, not U8, F8_E8M0",
+    ),
     ({"quantization": MLX["quantization"] | {"a": False}}, mlx_stored, "says not quantised"),
     (
         {"quantization_config": FP8},
@@ -367,9 +422,10 @@ def test_damaged_ones_are_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_scales_that_are_no_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exponent", [252, 255])
+def test_scales_that_are_no_numbers(tmp_path: Path, exponent: int) -> None:
     stored = mxfp4("a", MATRIX)[0]
-    stored["a.weight_scales"][3, 1] = 255
+    stored["a.weight_scales"][3, 1] = exponent
     checkpoint = opened(tmp_path / "mxfp4", stored, quantization_config=MXFP4)
     with pytest.raises(CheckpointError, match=r"'a\.weight_scales' has scales"):
         checkpoint.read("a.weight")

@@ -4,6 +4,7 @@ import threading
 from dataclasses import replace
 from functools import cache
 
+import nemotron_h_next_token as nemotron_h
 import numpy as np
 import pytest
 from next_token import random_pair, sentences, trained, with_layers
@@ -34,8 +35,16 @@ def opened() -> tuple[StepFunction, DraftSteps]:
     return step, open_draft_steps(step)
 
 
-def make_worker(pool: PagePool | None = None) -> Worker:
-    step, drafts = opened()
+@cache
+def opened_counting() -> tuple[StepFunction, DraftSteps]:
+    step = open_step(nemotron_h.counting())
+    return step, open_draft_steps(step)
+
+
+def make_worker(
+    pool: PagePool | None = None, steps: tuple[StepFunction, DraftSteps] | None = None
+) -> Worker:
+    step, drafts = steps or opened()
     assert drafts.next_token is not None
     drafting = Drafting(
         step.buckets, [NextTokenSource(drafts.next_token)], StepTimes(step.buckets, learns=False)
@@ -51,8 +60,9 @@ def requests(sampling: Sampling, lengths: list[int], tokens: int = 40) -> list[R
     ]
 
 
-def plain(request: Request) -> Traced:
-    (reply,) = run_together(opened()[0], [replace(request, draft=False)], LIMITS).values()
+def plain(request: Request, step: StepFunction | None = None) -> Traced:
+    alone = [replace(request, draft=False)]
+    (reply,) = run_together(step or opened()[0], alone, LIMITS).values()
     return reply
 
 
@@ -72,6 +82,23 @@ def test_most_tokens_are_drafted_by_them(sampling: Sampling) -> None:
     assert stats.accepted > 0.5 * sum(request.max_tokens for request in asked)
 
 
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_nemotron_h_drafts_with_its_own(sampling: Sampling) -> None:
+    """Beside recurrent layers, from layers of which one keeps nothing."""
+    steps = opened_counting()
+    asked = [
+        Request(str(length), tuple(range(5, 5 + length)), sampling, 40) for length in (6, 30, 70)
+    ]
+    worker = make_worker(steps=steps)
+    replies = run(worker, steps[0], asked)
+    for request in asked:
+        wanted = plain(request, steps[0])
+        first = 5 + len(request.prompt)
+        assert list(wanted.tokens[:3]) == [first, first + 1, first + 2]
+        assert not wanted.difference(replies[request.id])
+    assert worker.stats().accepted > 0.6 * sum(request.max_tokens for request in asked)
+
+
 def test_a_reply_that_yielded_is_read_anew() -> None:
     worker = make_worker(PagePool(3, 0))
     (behind,) = requests(SAMPLED, [100], tokens=60)
@@ -88,9 +115,14 @@ def test_a_reply_that_yielded_is_read_anew() -> None:
     assert worker.stats().accepted > 0.5 * behind.max_tokens
 
 
-def test_layers_that_know_nothing_change_nothing() -> None:
+@pytest.mark.parametrize("family", ["qwen3_5", "nemotron_h"])
+def test_layers_that_know_nothing_change_nothing(family: str) -> None:
     """Random layers on a random model with prompts out of any language."""
-    step = open_step(with_layers(*random_pair()), lanes=LANES, context=128, buckets=(8, 256))
+    if family == "qwen3_5":
+        checkpoint = with_layers(*random_pair())
+    else:
+        checkpoint = nemotron_h.with_layers(*nemotron_h.random_pair())
+    step = open_step(checkpoint, lanes=LANES, context=128, buckets=(8, 256))
     drafts = open_draft_steps(step)
     prompts = [random_prompt(np.random.default_rng(0), length) for length in (5, 70)]
     comparisons = list(verify(step, make_cases(prompts, tokens=6), drafts))

@@ -1,0 +1,32 @@
+"""Four-bit floats (E2M1), and rows of them with a power of two for every 32: MXFP4.
+
+OCP Microscaling Formats 1.0. A value is one of sixteen small multiples of a half, so doubled it is
+an integer: MXFP4 fits `Quantised` without changing a value, except that -0 becomes 0.
+"""
+
+import numpy as np
+
+from .interface import Quantised
+
+_FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+FP4_VALUES = np.concatenate([_FP4, -_FP4])
+"""By code: a sign, two bits of exponent, one of mantissa."""
+
+_ZERO = 12
+_CODES = (2 * FP4_VALUES + _ZERO).astype(np.uint8)
+
+MXFP4_GROUP = 32
+
+MXFP4_LARGEST = 251
+"""The largest exponent whose products with `_CODES` are finite in float32."""
+
+
+def mxfp4(codes: np.ndarray, exponents: np.ndarray) -> Quantised:
+    """E2M1 codes [rows, groups, 32] and exponents plus 127 [rows, groups], up to `MXFP4_LARGEST`.
+
+    The CPU kernels pack the 25 codes in 5 bits and, as one of them is always zero, no offsets.
+    """
+    # One less, as the values are doubled.
+    scale = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
+    flat = np.ascontiguousarray(_CODES[codes].reshape(len(codes), -1))
+    return Quantised(flat, scale, -_ZERO * scale, 8, MXFP4_GROUP)
