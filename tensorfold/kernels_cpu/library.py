@@ -11,6 +11,7 @@ _TARGETS = {
     "tensorfold_take_rows": "TensorfoldTakeRows",
     "tensorfold_attention": "TensorfoldAttention",
     "tensorfold_linear_attention": "TensorfoldLinearAttention",
+    "tensorfold_conv": "TensorfoldConv",
     "tensorfold_draw": "TensorfoldDraw",
     "tensorfold_digest": "TensorfoldDigest",
     "tensorfold_untouched": "TensorfoldUntouched",

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "attention.h"
+#include "conv.h"
 #include "dispatch.h"
 #include "linear_attention.h"
 #include "matmul.h"
@@ -125,6 +126,24 @@ ffi::Error LinearAttentionCall(Floats q, Floats k, Floats v, Floats g, Floats b,
   return ffi::Error::Success();
 }
 
+// The operand kept_in is the result kept: XLA was told that they alias.
+ffi::Error ConvCall(Floats x, Floats weight, Floats bias, [[maybe_unused]] Floats kept_in, Ints lane,
+                    Ints position, ffi::Result<Floats> out, ffi::Result<Floats> kept) {
+  Convolution a;
+  a.rows = x.dimensions()[0];
+  a.channels = x.dimensions()[1];
+  a.taps = weight.dimensions()[1];
+  a.lane = lane.typed_data();
+  a.position = position.typed_data();
+  a.x = x.typed_data();
+  a.weight = weight.typed_data();
+  a.bias = Optional(bias);
+  a.kept = kept->typed_data();
+  a.out = out->typed_data();
+  Convolve(a);
+  return ffi::Error::Success();
+}
+
 ffi::Error DrawCall(Floats logits, Floats temperature, Ints top_k, Floats top_p, Floats min_p,
                     Words seed, Ints position, Ints count, ffi::Result<Ints> tokens) {
   const auto shape = logits.dimensions();
@@ -223,6 +242,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldLinearAttention, tensorfold::LinearAtten
                                   .Ret<Floats>()
                                   .Ret<Floats>()
                                   .Ret<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldConv, tensorfold::ConvCall,
+                              ffi::Ffi::Bind()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Ints>()
+                                  .Arg<Ints>()
                                   .Ret<Floats>()
                                   .Ret<Floats>());
 
