@@ -106,12 +106,10 @@ def op_seconds(layer: Recurrent, corrected: bool, rows: int, position: int) -> t
     b = jax.nn.sigmoid(normal(rows, layer.heads)) if corrected else None
     x, weight = normal(rows, layer.channels), normal(layer.channels, 4)
 
-    @jax.jit
     def recur(kept: list[Kept]) -> tuple[list[Array], list[Kept]]:
         done = [linear_attention(k, k, v, g, b, each, placed) for each in kept]
         return [out for out, _ in done], [each for _, each in done]
 
-    @jax.jit
     def convolve(kept: list[Array]) -> tuple[list[Array], list[Array]]:
         done = [causal_conv(x, weight, each, placed) for each in kept]
         return [out for out, _ in done], [each for _, each in done]
@@ -178,9 +176,13 @@ def main() -> None:
     buckets = [int(each) for each in options.rows.split(",")]
     print(machine.heading(machine.describe()))
     gauge = FloorGauge()
-    print(f"{'model':12} {'rows':>4} {'step us':>9} {'recurrence':>10} {'of floor':>8} {'conv':>7}")
+    print(f"{'model':14} {'rows':>4} {'step us':>9} {'recurrence':>10} {'of floor':>8} {'conv':>7}")
     for name, kind, config in (
-        ("Gated DeltaNet", "Qwen3_5ForCausalLM", transformers.Qwen3_5TextConfig(**_COMMON, **_DELTA)),
+        (
+            "Gated DeltaNet",
+            "Qwen3_5ForCausalLM",
+            transformers.Qwen3_5TextConfig(**_COMMON, **_DELTA),
+        ),
         ("Mamba-2", "NemotronHForCausalLM", transformers.NemotronHConfig(**_COMMON, **_MAMBA)),
     ):
         step = make_step(config, kind, buckets)
