@@ -3,16 +3,18 @@
 `python -m benchmarks.recurrent [--rows 1,4,64,256] [--position 96]` needs PyTorch for the shapes.
 
 Two random models of four recurrent layers with 8-bit weights: Gated DeltaNet as in Qwen3.5 and
-Mamba-2 as in Nemotron-H. Rows are of one lane and begin at `--position`. Times are medians: of the
-step, and of its recurrent ops and convolutions, one a layer, in a program of their own. The floor
-is as in benchmarks/profile.py.
+Mamba-2 as in Nemotron-H. Rows are of one lane and begin at `--position`. Times are the least of
+turns: of the step, and of its recurrent ops and convolutions, one a layer, in a program of their
+own; each with these two as plain ops / as kernels, all else the same. The floor is as in
+benchmarks/profile.py.
 """
 
 import argparse
 import time
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +36,7 @@ from tensorfold.runtime.packed import Span, pack_settings
 from tensorfold.runtime.step import StateShape, StepFunction
 
 _LAYERS = 4
-_TURNS = 15
+_TURNS = 9
 _COMMON: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 1024,
@@ -81,17 +83,34 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return Quantised(codes, scale, -128 * scale, 8, 32)
 
 
-def step_seconds(step: StepFunction, rows: int, position: int) -> float:
-    """The median time of a step."""
+@contextmanager
+def recurrent_ops(plain: bool) -> Iterator[None]:
+    """Traces recurrent ops and convolutions as plain ops, or as they are."""
+    jax.clear_caches()  # What was traced the other way.
+    if not plain:
+        yield
+        return
+    places = "tensorfold.ops.linear_attention", "tensorfold.ops.conv"
+    with (
+        mock.patch(f"{places[0]}.implementation", return_value="xla"),
+        mock.patch(f"{places[1]}.implementation", return_value="xla"),
+    ):
+        yield
+
+
+def step_call(step: StepFunction, rows: int, position: int) -> Callable[[], Any]:
+    """A step, ready to run."""
     rng = np.random.default_rng(0)
     table = np.arange(step.shape.pages_per_lane, dtype=np.int32)[None]
     settings = pack_settings(0.0, 0, 1.0, 0.0, 0)[None]
     span = Span(0, position, rng.integers(0, 512, rows).tolist(), 1)
-    return _seconds(lambda: step.run([span], table, settings))
+    return lambda: step.run([span], table, settings)
 
 
-def op_seconds(layer: Recurrent, corrected: bool, rows: int, position: int) -> tuple[float, float]:
-    """The median times of a layer's recurrence and of its convolution."""
+def op_calls(
+    layer: Recurrent, corrected: bool, rows: int, position: int
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """The recurrences and the convolutions of all layers, ready to run."""
     rng = np.random.default_rng(0)
 
     def normal(*shape: int) -> Array:
@@ -114,14 +133,11 @@ def op_seconds(layer: Recurrent, corrected: bool, rows: int, position: int) -> t
         done = [causal_conv(x, weight, each, placed) for each in kept]
         return [out for out, _ in done], [each for _, each in done]
 
-    found = []
     states = [[normal(*shape) * 0.01 for shape in layer.shapes(1, 1)] for _ in range(_LAYERS)]
-    for run, state in (
-        (recur, [Kept(*each[1:]) for each in states]),
-        (convolve, [each[0] for each in states]),
-    ):
-        found.append(_seconds(_donating(run, state)) / _LAYERS)
-    return found[0], found[1]
+    return (
+        _donating(recur, [Kept(*each[1:]) for each in states]),
+        _donating(convolve, [each[0] for each in states]),
+    )
 
 
 def _donating(run: Any, state: Any) -> Callable[[], Any]:
@@ -133,17 +149,19 @@ def _donating(run: Any, state: Any) -> Callable[[], Any]:
         out, held[0] = compiled(held[0])
         return out
 
+    call()  # Compiles.
     return call
 
 
-def _seconds(run: Callable[[], Any]) -> float:
-    jax.block_until_ready(run())
-    times = []
+def least_seconds(runs: list[Callable[[], Any]]) -> list[float]:
+    """The least time of each, in turns."""
+    times: list[list[float]] = [[] for _ in runs]
     for _ in range(_TURNS):
-        started = time.perf_counter()
-        jax.block_until_ready(run())
-        times.append(time.perf_counter() - started)
-    return median(times)
+        for run, taken in zip(runs, times, strict=True):
+            started = time.perf_counter()
+            jax.block_until_ready(run())
+            taken.append(time.perf_counter() - started)
+    return [min(taken) for taken in times]
 
 
 def work(layer: Recurrent, corrected: bool, rows: int, position: int) -> tuple[int, int]:
@@ -168,6 +186,37 @@ def work(layer: Recurrent, corrected: bool, rows: int, position: int) -> tuple[i
     return adds, 4 * moved
 
 
+def report(name: str, kind: str, config: Any, buckets: list[int], position: int) -> None:
+    """A line for every bucket."""
+    corrected = name == "Gated DeltaNet"
+    steps = []
+    for plain in (True, False):
+        with recurrent_ops(plain):
+            steps.append(make_step(config, kind, buckets))
+    layer = next(each for each in steps[0].model.spec.state if isinstance(each, Recurrent))
+    gauge = FloorGauge()
+    for rows in buckets:
+        ops: list[Callable[[], Any]] = []
+        for plain in (True, False):
+            with recurrent_ops(plain):
+                ops += op_calls(layer, corrected, rows, position)
+        whole = least_seconds([step_call(step, rows, position) for step in steps])
+        floors = [gauge.read()]
+        plain_recur, plain_conv, recur, conv = (each / _LAYERS for each in least_seconds(ops))
+        floors.append(gauge.read())
+        adds, moved = work(layer, corrected, rows, position)
+        floor = max(
+            adds / max(each.multiply_adds for each in floors),
+            moved / max(each.bytes for each in floors),
+        )
+        pairs = [whole, (plain_recur, recur), (plain_conv, conv)]
+        cells = [f"{before * 1e6:,.0f} / {after * 1e6:,.0f}" for before, after in pairs]
+        print(
+            f"| {name} | {rows} | {cells[0]} | {cells[1]} | {floor / recur:.0%} | {cells[2]} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="models with recurrent layers, by op")
     parser.add_argument("--rows", default="1,4,64,256", help="rows of the steps")
@@ -175,33 +224,12 @@ def main() -> None:
     options = parser.parse_args()
     buckets = [int(each) for each in options.rows.split(",")]
     print(machine.heading(machine.describe()))
-    gauge = FloorGauge()
-    print(f"{'model':14} {'rows':>4} {'step us':>9} {'recurrence':>10} {'of floor':>8} {'conv':>7}")
-    for name, kind, config in (
-        (
-            "Gated DeltaNet",
-            "Qwen3_5ForCausalLM",
-            transformers.Qwen3_5TextConfig(**_COMMON, **_DELTA),
-        ),
-        ("Mamba-2", "NemotronHForCausalLM", transformers.NemotronHConfig(**_COMMON, **_MAMBA)),
-    ):
-        step = make_step(config, kind, buckets)
-        layer = next(each for each in step.model.spec.state if isinstance(each, Recurrent))
-        corrected = name == "Gated DeltaNet"
-        for rows in buckets:
-            adds, moved = work(layer, corrected, rows, options.position)
-            before = gauge.read()
-            recurrence, convolution = op_seconds(layer, corrected, rows, options.position)
-            after = gauge.read()
-            floor = max(
-                2 * adds / (before.multiply_adds + after.multiply_adds),
-                2 * moved / (before.bytes + after.bytes),
-            )
-            whole = step_seconds(step, rows, options.position)
-            print(
-                f"{name:14} {rows:4} {whole * 1e6:9.0f} {recurrence * 1e6:10.0f} "
-                f"{floor / recurrence:8.1%} {convolution * 1e6:7.0f}"
-            )
+    print("| layers | rows | step | recurrence, a layer | of floor | convolution, a layer |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    delta = transformers.Qwen3_5TextConfig(**_COMMON, **_DELTA)
+    mamba = transformers.NemotronHConfig(**_COMMON, **_MAMBA)
+    report("Gated DeltaNet", "Qwen3_5ForCausalLM", delta, buckets, options.position)
+    report("Mamba-2", "NemotronHForCausalLM", mamba, buckets, options.position)
 
 
 if __name__ == "__main__":

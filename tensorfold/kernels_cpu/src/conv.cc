@@ -71,14 +71,20 @@ void ConvolveRun(const Convolution& a, AddTapFunction add_tap, Block& block, siz
   // What is kept may be overwritten below by rows two chunks on: it is taken out first.
   for (size_t distance = 1; distance < taps; ++distance) {
     float* to = block.before.data() + distance * kChannels;
-    if (distance > start) std::fill_n(to, count, 0.0f);
-    else std::copy_n(KeptAt(a, block, a.lane[row], start - distance), count, to);
+    if (distance > start) {
+      std::fill_n(to, count, 0.0f);
+    } else {
+      std::copy_n(KeptAt(a, block, a.lane[row], start - distance), count, to);
+    }
   }
   for (; row < end; ++row) {
     const float* const x = a.x + row * a.channels + block.first;
     float* const sum = a.out + row * a.channels + block.first;
-    if (a.bias) std::copy_n(a.bias + block.first, count, sum);
-    else std::fill_n(sum, count, 0.0f);
+    if (a.bias) {
+      std::copy_n(a.bias + block.first, count, sum);
+    } else {
+      std::fill_n(sum, count, 0.0f);
+    }
     add_tap(x, block.filters.data() + (taps - 1) * kChannels, count, sum);
     for (size_t distance = taps - 1; distance > 0; --distance) {
       const size_t done = row - first;

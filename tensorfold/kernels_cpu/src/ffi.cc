@@ -97,7 +97,7 @@ ffi::Error AttentionCall(Floats qkv, Floats cos, Floats sin, Floats q_norm, Floa
   return ffi::Error::Success();
 }
 
-// The operands from k_in to S_in are the results from k_kept to S_kept: XLA was told that they alias.
+// The operands k_in to S_in are the results k_kept to S_kept: XLA was told that they alias.
 ffi::Error LinearAttentionCall(Floats q, Floats k, Floats v, Floats g, Floats b,
                                [[maybe_unused]] Floats k_in, [[maybe_unused]] Floats u_in,
                                [[maybe_unused]] Floats G_in, [[maybe_unused]] Floats S_in,
@@ -127,8 +127,8 @@ ffi::Error LinearAttentionCall(Floats q, Floats k, Floats v, Floats g, Floats b,
 }
 
 // The operand kept_in is the result kept: XLA was told that they alias.
-ffi::Error ConvCall(Floats x, Floats weight, Floats bias, [[maybe_unused]] Floats kept_in, Ints lane,
-                    Ints position, ffi::Result<Floats> out, ffi::Result<Floats> kept) {
+ffi::Error ConvCall(Floats x, Floats weight, Floats bias, [[maybe_unused]] Floats kept_in,
+                    Ints lane, Ints position, ffi::Result<Floats> out, ffi::Result<Floats> kept) {
   Convolution a;
   a.rows = x.dimensions()[0];
   a.channels = x.dimensions()[1];

@@ -40,12 +40,13 @@ struct LinearAttention {
 // The sums of a row, which has place i in its chunk, are all of one order, whatever rows are taken
 // together:
 //  - G_i is G_{i-1} plus g_i.
-//  - A score of a query or a key with the key at place j is summed over key_dim in 16 lanes (index
-//    modulo 16), which meet in one fixed tree; it is then multiplied by the decay e^(G_i - G_j).
-//    Where channels decay by themselves, the key at j is multiplied by its decays before.
+//  - A score of a query or a key with the key at place j is summed over key_dim in 16 lanes
+//    (index modulo 16), which meet in one fixed tree; it is then multiplied by the decay
+//    e^(G_i - G_j). Where channels decay by themselves, the key at j is multiplied by its decays
+//    before.
 //  - A column of what a query or key sees is one sum: first over key_dim, in order, each channel
-//    times e^(G_i), with S; then over places, in order, a score with u_j. The sum of the key is over
-//    the places before i, that of the query ends with i itself.
+//    times e^(G_i), with S; then over places, in order, a score with u_j. The sum of the key is
+//    over the places before i, that of the query ends with i itself.
 //  - An entry of the next S is one sum: e^(G_63) S, then k_j e^(G_63 - G_j) with u_j in order.
 // In a lane's first chunk S is nothing, and left out.
 void Attend(const LinearAttention&);

@@ -22,7 +22,9 @@ TF_INLINE512 Vector Mul(Vector x, Vector y) { return _mm512_mul_ps(x, y); }
 TF_INLINE512 Vector Fma(Vector x, Vector y, Vector z) { return _mm512_fmadd_ps(x, y, z); }
 TF_INLINE512 void Keep(Vector& x) { KeepInRegister(x); }
 // The 16 lanes are one vector, given twice.
-TF_INLINE512 float SumOf(Vector lanes, Vector) { return Sum(_mm256_add_ps(Low(lanes), High(lanes))); }
+TF_INLINE512 float SumOf(Vector lanes, Vector) {
+  return Sum(_mm256_add_ps(Low(lanes), High(lanes)));
+}
 
 }  // namespace
 }  // namespace tensorfold

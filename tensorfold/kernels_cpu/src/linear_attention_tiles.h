@@ -48,8 +48,8 @@ TF_KERNEL_INLINE void Accumulate(const float* row, const float* const (&value)[k
   }
 }
 
-// kQ vectors of a row with the keys at places from `place` on, as many as two registers' worth of
-// columns; those past `last` are given anything.
+// Scores of kQ vectors of a row with a few keys from `place` on; those past `last`, the row's own
+// place, are anything.
 template <int kQ>
 TF_KERNEL_INLINE void SomeScores(const LinearAttention& a, const Segment& s,
                                  const float* const (&asked)[kQ], size_t place, size_t last,
@@ -127,8 +127,8 @@ TF_KERNEL_INLINE float ScoreByChannel(const LinearAttention& a, const float* ask
   return SumOf(lanes[0], lanes[kParts - 1]);
 }
 
-// What S and u are multiplied by, for one vector of a row at `place`: its decayed channels, then its
-// decayed scores with the places up to its own.
+// What S and u are multiplied by, for one vector of a row at `place`: its decayed channels, then
+// its decayed scores with the places up to its own.
 TF_KERNEL void Coefficients(const LinearAttention& a, const Segment& s, size_t head, size_t place,
                             const float* asked, const float* scores, float* out) {
   const float* from = Decays(a, s, head);
@@ -271,7 +271,9 @@ TF_KERNEL_INLINE void NextColumns(const Next& n, size_t d, size_t column) {
       }
     }
   }
-  for (size_t j = 0; j < kChunk; ++j) Accumulate(n.u + j * n.dim + column, value, j * n.key_dim, sum);
+  for (size_t j = 0; j < kChunk; ++j) {
+    Accumulate(n.u + j * n.dim + column, value, j * n.key_dim, sum);
+  }
   TF_UNROLL
   for (int i = 0; i < kQ * kV; ++i) {
     Store(n.S + (d + i / kV) * n.dim + column + kWidth * (i % kV), sum[i / kV][i % kV]);
