@@ -110,7 +110,7 @@ def measure(
     position = loads[0].prompt
     return Report(
         model=name,
-        kernels=describe(),
+        kernels=describe(step.model.activations),
         ready_seconds=ready_seconds,
         prompt=loads[0].prompt,
         tokens=loads[0].tokens,

@@ -316,6 +316,7 @@ def _bench(options: argparse.Namespace) -> int:
         lanes=lanes,
         context=context,
         activations=options.activations,
+        prompt_cache_gib=0.0,  # Prompts are new; and so the state is always as large.
         drafts=False,
     )
     seconds = time.perf_counter() - started
@@ -451,8 +452,8 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         request_timeout=options.request_timeout,
     )
     limits = engine.limits
-    kernels = describe() + (", int8 activations" if options.activations == "int8" else "")
     drafting = f", {draft.name} drafts where that pays" if draft and drafts else ""
+    kernels = describe(options.activations)
     _say(
         f"{service.name} on {device.platform}, {kernels}: {limits.lanes} replies at once, "
         f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens{drafting}"

@@ -20,7 +20,14 @@ from tensorfold.engine.worker import Worker
 from tensorfold.models.family import Spec
 from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.kept import KeptFiles
-from tensorfold.runtime.load import Activations, LoadedModel, describe, load, with_activations
+from tensorfold.runtime.load import (
+    Activations,
+    LoadedModel,
+    check_activations,
+    describe,
+    load,
+    with_activations,
+)
 from tensorfold.runtime.memory import fit_state
 from tensorfold.runtime.packed import Span
 from tensorfold.runtime.probe import keep_probed, probe_step, read_probed, run_alone
@@ -65,6 +72,7 @@ def open_step_function(
         step.compile(progress, kept)
         return step
 
+    check_activations(activations)
     if context is not None:
         fit(describe(checkpoint))  # A context too long must not cost a load.
     step = opened(kept)

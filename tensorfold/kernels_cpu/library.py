@@ -10,12 +10,14 @@ _TARGETS = {
     "tensorfold_matmul": "TensorfoldMatMul",
     "tensorfold_take_rows": "TensorfoldTakeRows",
     "tensorfold_attention": "TensorfoldAttention",
+    "tensorfold_linear_attention": "TensorfoldLinearAttention",
+    "tensorfold_conv": "TensorfoldConv",
     "tensorfold_draw": "TensorfoldDraw",
     "tensorfold_digest": "TensorfoldDigest",
     "tensorfold_untouched": "TensorfoldUntouched",
 }
 
-_VERSION = 7
+_VERSION = 8
 """Of the packed matrices and calls; src/ffi.cc has it too."""
 
 LEVELS = ("portable", "avx2", "avx512")

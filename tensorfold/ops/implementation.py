@@ -25,8 +25,9 @@ def implementation() -> Implementation:
     return "xla" if asked == "xla" or not built else "cpu"
 
 
-def describe() -> str:
+def describe(activations: str = "float32") -> str:
     """The implementation in words, for people."""
     if implementation() == "cpu":
-        return f"C++ kernels ({kernels_cpu.level()})"
+        rounded = f", {activations} activations" if activations != "float32" else ""
+        return f"C++ kernels ({kernels_cpu.level()}){rounded}"
     return "plain XLA ops"

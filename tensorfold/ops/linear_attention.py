@@ -29,7 +29,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float
 
+from tensorfold.kernels_cpu import linear_attention as kernel
 from tensorfold.ops.chunks import CHUNK, chunk_place, write_rows
+from tensorfold.ops.implementation import implementation
 from tensorfold.ops.rows import Rows
 from tensorfold.ops.sums import rounded, row_sum
 
@@ -80,6 +82,22 @@ def linear_attention(
     N heads share K keys and queries, N / K consecutive ones each. Rows of a lane must follow on one
     another's positions; at position 0 a lane's state is empty, whatever it held.
     """
+    if implementation() == "cpu" and kernel.can_attend(q.shape[2], v.shape[2]):
+        out, *written = kernel.linear_attention(q, k, v, g, b, kept, rows.lane, rows.position)
+        return out, Kept(*written)
+    return _attend_rows(q, k, v, g, b, kept, rows)
+
+
+def _attend_rows(
+    q: Float[Array, "R K dk"],
+    k: Float[Array, "R K dk"],
+    v: Float[Array, "R N dv"],
+    g: Float[Array, "R N D"],
+    b: Float[Array, "R N"] | None,
+    kept: Kept,
+    rows: Rows,
+) -> tuple[Float[Array, "R N dv"], Kept]:
+    """The plain op."""
     count = q.shape[0]
     row = jnp.arange(count)
     used = jnp.max(jnp.where(rows.lane >= 0, row + 1, 0))

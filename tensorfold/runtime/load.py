@@ -37,6 +37,7 @@ class LoadedModel:
     """A model's structure and its weights, apart: the step function takes `leaves` as arguments.
 
     config: the checkpoint's, from which the structure follows
+    activations: see `with_activations`
     weights_key: equal for equal weights of one build; None if nobody can tell
     """
 
@@ -44,6 +45,7 @@ class LoadedModel:
     leaves: Leaves
     config: Mapping[str, Any]
     weights_key: str | None = None
+    activations: Activations = "float32"
 
     def bind(self, leaves: Leaves) -> Model:
         """The module with `leaves`, for use inside a traced function."""
@@ -130,20 +132,32 @@ def turned_tensors(checkpoint: Checkpoint) -> frozenset[str]:
 def with_activations(model: LoadedModel, activations: Activations) -> LoadedModel:
     """The model for rows of this kind; it comes as "float32" from `load`.
 
-    Raises ValueError where the kind can make no difference: without the CPU kernels, and without
+    A head stays as it is: it runs for drawn rows only, and a third of the difference would be its.
+    Raises ValueError where the kind can make no difference: see `check_activations`, and without
     quantised weights.
     """
+    check_activations(activations)
     if activations == "float32":
         return model
-    if implementation() != "cpu":
-        raise ValueError("int8 activations need the CPU kernels, which are not in use here")
-    leaves = tuple(matmul.with_int8_rows(leaf) for leaf in model.leaves)
+    leaves = tuple(
+        leaf if leaf.shape[0] == model.spec.vocab_size else matmul.with_int8_rows(leaf)
+        for leaf in model.leaves
+    )
     if not any(isinstance(leaf, PackedMatrix) and leaf.int8 for leaf in leaves):
         raise ValueError(
             "int8 activations are for quantised weights, and this model has none: "
-            "`tensorfold convert --quantize q8` makes them"
+            "`tensorfold convert MODEL OUT --quantize q8` makes them"
         )
-    return replace(model, leaves=leaves)
+    return replace(model, leaves=leaves, activations=activations)
+
+
+def check_activations(activations: Activations) -> None:
+    """Raises ValueError where int8 is asked for and the CPU kernels are not in use."""
+    if activations == "int8" and implementation() != "cpu":
+        raise ValueError(
+            "int8 activations need the CPU kernels: do without TENSORFOLD_KERNELS=xla; or, if they "
+            "were not built, install a C++17 compiler and then TensorFold again"
+        )
 
 
 def _structure(spec: Spec) -> tuple[Any, Any, dict[str, tuple[int, ...]]]:

@@ -52,7 +52,7 @@ def test_float32_is_the_model_itself() -> None:
 
 def test_a_model_without_codes_is_refused() -> None:
     model = load(tiny_checkpoint("llama"))
-    with pytest.raises(ValueError, match="this model has none: `tensorfold convert --quantize q8`"):
+    with pytest.raises(ValueError, match="this model has none: `tensorfold convert MODEL OUT --q"):
         with_activations(model, "int8")
 
 

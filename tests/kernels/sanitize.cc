@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "attention.h"
+#include "conv.h"
 #include "dispatch.h"
+#include "linear_attention.h"
 #include "matmul.h"
 #include "sample.h"
 
@@ -36,6 +38,12 @@ void Close(const std::vector<float>& a, const std::vector<float>& b, const char*
     std::printf("%s: %g apart at %g\n", what, apart, most);
     std::exit(1);
   }
+}
+
+void Same(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
+  if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0) return;
+  std::printf("%s: other bits\n", what);
+  std::exit(1);
 }
 
 // Writes ordinary numbers to scales, steps and dense values: all are a quarter or a half.
@@ -127,6 +135,84 @@ void TryAttention(size_t heads, size_t kv_heads, size_t dim, int64_t window, siz
   }
 }
 
+// `count` rows of each of two lanes, from within a chunk and from the start, and padding.
+struct Rows {
+  explicit Rows(size_t count) : lane(2 * count + 1, -1), position(2 * count + 1) {
+    for (size_t i = 0; i < count; ++i) {
+      lane[i] = 1;
+      position[i] = static_cast<int32_t>(100 + i);
+      lane[count + i] = 0;
+      position[count + i] = static_cast<int32_t>(i);
+    }
+  }
+  std::vector<int32_t> lane, position;
+};
+
+void TryLinearAttention(size_t key_heads, size_t group, size_t key_dim, size_t value_dim,
+                        bool corrected, bool by_channel, size_t count) {
+  const Rows rows(count);
+  LinearAttention a{};
+  a.rows = rows.lane.size();
+  a.key_heads = key_heads;
+  a.heads = key_heads * group;
+  a.key_dim = key_dim;
+  a.value_dim = value_dim;
+  a.decays = by_channel ? key_dim : 1;
+  a.lane = rows.lane.data();
+  a.position = rows.position.data();
+  auto q = Floats(a.rows * key_heads * key_dim), k = Floats(q.size());
+  for (float& each : k) each *= 0.1f;
+  const auto v = Floats(a.rows * a.heads * value_dim);
+  auto g = Floats(a.rows * a.heads * a.decays);
+  for (float& each : g) each = -0.1f * std::fabs(each);
+  const std::vector<float> b(a.rows * a.heads, 0.5f);
+  a.q = q.data();
+  a.k = k.data();
+  a.v = v.data();
+  a.g = g.data();
+  a.b = corrected ? b.data() : nullptr;
+  const size_t places = 4 * kChunk;
+  const auto old_k = Floats(places * key_heads * key_dim);
+  const auto old_u = Floats(places * a.heads * value_dim);
+  const auto old_S = Floats(4 * a.heads * key_dim * value_dim);
+  const std::vector<float> old_G(places * a.heads * a.decays, -0.5f);
+  std::vector<float> plain(a.rows * a.heads * value_dim), fast(plain.size()), avx2;
+  for (const Level level : {Level::kPortable, Level::kAvx2, Level::kAvx512}) {
+    if (!SetLevel(level)) continue;
+    auto kept_k = old_k, kept_u = old_u, kept_G = old_G, kept_S = old_S;
+    a.kept = {kept_k.data(), kept_u.data(), kept_G.data(), kept_S.data()};
+    a.out = level == Level::kPortable ? plain.data() : fast.data();
+    Attend(a);
+    if (level != Level::kPortable) Close(plain, fast, "linear attention");
+    if (level == Level::kAvx2) avx2 = fast;
+    if (level == Level::kAvx512) Same(avx2, fast, "linear attention");
+  }
+}
+
+void TryConvolution(size_t channels, size_t taps, size_t count) {
+  const Rows rows(count);
+  Convolution a{};
+  a.rows = rows.lane.size();
+  a.channels = channels;
+  a.taps = taps;
+  a.lane = rows.lane.data();
+  a.position = rows.position.data();
+  const auto x = Floats(a.rows * channels), weight = Floats(channels * taps);
+  const auto bias = Floats(channels), old = Floats(4 * kChunk * channels);
+  a.x = x.data();
+  a.weight = weight.data();
+  a.bias = count % 2 ? bias.data() : nullptr;
+  std::vector<float> plain(a.rows * channels), fast(plain.size());
+  for (const Level level : {Level::kPortable, Level::kAvx2, Level::kAvx512}) {
+    if (!SetLevel(level)) continue;
+    auto kept = old;
+    a.kept = kept.data();
+    a.out = level == Level::kPortable ? plain.data() : fast.data();
+    Convolve(a);
+    if (level != Level::kPortable) Same(plain, fast, "convolution");
+  }
+}
+
 void TryDraw(size_t vocabulary, float spread) {
   std::vector<float> logits = Floats(vocabulary);
   for (float& logit : logits) logit *= spread;
@@ -174,6 +260,14 @@ int main() {
     for (const int64_t window : {0, 1, 70}) {
       for (const size_t count : {1, 2, 9, 64}) TryAttention(6, 2, dim, window, count);
     }
+  }
+  for (const size_t count : {1, 3, 28, 200}) {
+    for (const bool corrected : {false, true}) {
+      TryLinearAttention(2, 3, 16, 48, corrected, false, count);
+      TryLinearAttention(1, 1, 24, 8, corrected, count == 28, count);
+      TryLinearAttention(1, 2, 32, 16, corrected, count == 3, count);
+    }
+    for (const size_t channels : {1, 256, 300}) TryConvolution(channels, count == 3 ? 1 : 4, count);
   }
   for (const size_t vocabulary : {1, 7, 8, 9, 300, 513, 5003}) {
     for (const float spread : {0.01f, 3.0f, 1e30f}) TryDraw(vocabulary, spread);

@@ -15,10 +15,13 @@ from tensorfold.runtime.step import StateShape, StepFunction, forward
 _NO_COPY = ("parameter", "get-tuple-element", "custom-call", "bitcast", "tuple")
 
 
-@pytest.fixture
-def step(monkeypatch: pytest.MonkeyPatch) -> StepFunction:
+def make_step(variant: str = "llama") -> StepFunction:
+    return StepFunction(load(tiny_checkpoint(variant)), StateShape(4, 256, 16))
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENSORFOLD_KERNELS", "cpu")
-    return StepFunction(load(tiny_checkpoint()), StateShape(4, 256, 16))
 
 
 def compiled(step: StepFunction, rows: int, donate: tuple[int, ...]) -> Any:
@@ -51,7 +54,9 @@ def copied(program: Any, arrays: list[jax.Array]) -> list[str]:
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64])
-def test_nothing_large_is_copied(rows: int, step: StepFunction) -> None:
+@pytest.mark.parametrize("variant", ["llama", "qwen3_5", "nemotron_h", "lfm2"])
+def test_nothing_large_is_copied(rows: int, variant: str) -> None:
+    step = make_step(variant)
     state = jax.tree.leaves(step._state)
     weights = [leaf for leaf in jax.tree.leaves(step.model.leaves) if leaf.size > 4096]
     assert state and weights
@@ -59,9 +64,10 @@ def test_nothing_large_is_copied(rows: int, step: StepFunction) -> None:
     assert copied(program, [*state, *weights]) == []
     memory = program.memory_analysis()
     size = sum(array.nbytes for array in state)
-    assert memory.alias_size_in_bytes == size, "every page array is written in place"
+    assert memory.alias_size_in_bytes == size, "every array of the state is written in place"
 
 
-def test_a_state_that_is_not_given_up_is_copied(step: StepFunction) -> None:
+def test_a_state_that_is_not_given_up_is_copied() -> None:
     """What the test above looks for is there when it should be."""
+    step = make_step()
     assert copied(compiled(step, 1, donate=()), jax.tree.leaves(step._state))

@@ -7,7 +7,9 @@
 #include <memory>
 
 #include "attention.h"
+#include "conv.h"
 #include "dispatch.h"
+#include "linear_attention.h"
 #include "matmul.h"
 #include "pool.h"
 #include "sample.h"
@@ -95,6 +97,53 @@ ffi::Error AttentionCall(Floats qkv, Floats cos, Floats sin, Floats q_norm, Floa
   return ffi::Error::Success();
 }
 
+// The operands k_in to S_in are the results k_kept to S_kept: XLA was told that they alias.
+ffi::Error LinearAttentionCall(Floats q, Floats k, Floats v, Floats g, Floats b,
+                               [[maybe_unused]] Floats k_in, [[maybe_unused]] Floats u_in,
+                               [[maybe_unused]] Floats G_in, [[maybe_unused]] Floats S_in,
+                               Ints lane, Ints position, ffi::Result<Floats> out,
+                               ffi::Result<Floats> k_kept, ffi::Result<Floats> u_kept,
+                               ffi::Result<Floats> G_kept, ffi::Result<Floats> S_kept) {
+  const auto key_shape = k.dimensions(), value_shape = v.dimensions();
+  LinearAttention a;
+  a.rows = key_shape[0];
+  a.key_heads = key_shape[1];
+  a.key_dim = key_shape[2];
+  a.heads = value_shape[1];
+  a.value_dim = value_shape[2];
+  a.decays = g.dimensions()[2];
+  a.lane = lane.typed_data();
+  a.position = position.typed_data();
+  a.q = q.typed_data();
+  a.k = k.typed_data();
+  a.v = v.typed_data();
+  a.g = g.typed_data();
+  a.b = Optional(b);
+  a.kept = {k_kept->typed_data(), u_kept->typed_data(), G_kept->typed_data(),
+            S_kept->typed_data()};
+  a.out = out->typed_data();
+  Attend(a);
+  return ffi::Error::Success();
+}
+
+// The operand kept_in is the result kept: XLA was told that they alias.
+ffi::Error ConvCall(Floats x, Floats weight, Floats bias, [[maybe_unused]] Floats kept_in,
+                    Ints lane, Ints position, ffi::Result<Floats> out, ffi::Result<Floats> kept) {
+  Convolution a;
+  a.rows = x.dimensions()[0];
+  a.channels = x.dimensions()[1];
+  a.taps = weight.dimensions()[1];
+  a.lane = lane.typed_data();
+  a.position = position.typed_data();
+  a.x = x.typed_data();
+  a.weight = weight.typed_data();
+  a.bias = Optional(bias);
+  a.kept = kept->typed_data();
+  a.out = out->typed_data();
+  Convolve(a);
+  return ffi::Error::Success();
+}
+
 ffi::Error DrawCall(Floats logits, Floats temperature, Ints top_k, Floats top_p, Floats min_p,
                     Words seed, Ints position, Ints count, ffi::Result<Ints> tokens) {
   const auto shape = logits.dimensions();
@@ -177,6 +226,36 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldAttention, tensorfold::AttentionCall,
                                   .Attr<int64_t>("window")
                                   .Attr<float>("epsilon"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldLinearAttention, tensorfold::LinearAttentionCall,
+                              ffi::Ffi::Bind()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Ints>()
+                                  .Arg<Ints>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldConv, tensorfold::ConvCall,
+                              ffi::Ffi::Bind()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Floats>()
+                                  .Arg<Ints>()
+                                  .Arg<Ints>()
+                                  .Ret<Floats>()
+                                  .Ret<Floats>());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldDraw, tensorfold::DrawCall,
                               ffi::Ffi::Bind()
                                   .Arg<Floats>()
@@ -198,7 +277,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 7; }
+int TensorfoldVersion() { return 8; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }
