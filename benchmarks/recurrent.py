@@ -142,14 +142,13 @@ def op_calls(
 
 def _donating(run: Any, state: Any) -> Callable[[], Any]:
     """Calls on a state that is given up and taken back."""
-    compiled = jax.jit(run, donate_argnums=0)
+    compiled = jax.jit(run, donate_argnums=0).lower(state).compile()
     held = [state]
 
     def call() -> Any:
         out, held[0] = compiled(held[0])
         return out
 
-    call()  # Compiles.
     return call
 
 

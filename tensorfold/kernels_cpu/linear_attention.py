@@ -39,5 +39,5 @@ def linear_attention(
         [jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in (v, *kept)],
         input_output_aliases={5: 1, 6: 2, 7: 3, 8: 4},
     )
-    out, k_kept, u, G, S = call(q, k, v, g, corrected, *kept, lane, position)
-    return out, k_kept, u, G, S
+    out, k, u, G, S = call(q, k, v, g, corrected, *kept, lane, position)
+    return out, k, u, G, S

@@ -142,7 +142,9 @@ def stepped(lanes: Lanes, length: int, steps: Iterator[list[Run]], size: int = 0
 
 
 def close(got: np.ndarray, wanted: np.ndarray) -> None:
-    assert np.abs(got - wanted).max() < 1e-5 * np.abs(wanted).max()
+    # A decay is of the difference of two sums of log-decays. These reach hundreds, where float32
+    # has steps of 3e-5: the plain op is as far off.
+    assert np.abs(got - wanted).max() < 3e-5 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
