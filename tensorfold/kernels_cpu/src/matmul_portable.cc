@@ -148,28 +148,6 @@ void Prepare(const Matrix& matrix, const Around& around, const float* x, size_t 
   }
 }
 
-// x and sums of a row, each `stride` apart.
-float Dot(const Matrix& matrix, const Place& place, const float* x, const float* sums,
-          size_t stride) {
-  float total = 0;
-  if (!matrix.bits()) {
-    for (size_t k = 0; k < matrix.inputs; ++k) {
-      total = std::fma(DenseValue(matrix, place, k), x[k * stride], total);
-    }
-    return total;
-  }
-  for (size_t g = 0; g < matrix.groups(); ++g) {
-    float sum = 0;
-    for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; ++k) {
-      const float code = static_cast<float>(Code(matrix, place, k));
-      sum = std::fma(std::ldexp(code, static_cast<int>(CodePlace(matrix, k))), x[k * stride], sum);
-    }
-    total = std::fma(sum, Scale(matrix, place, g), total);
-    total = std::fma(sums[g * stride], Offset(matrix, place, g), total);
-  }
-  return total;
-}
-
 // y[at], of output n, from its total.
 void Finish(const Around& around, float total, size_t at, size_t n, float* y) {
   if (around.bias) total += around.bias[n];
@@ -177,20 +155,154 @@ void Finish(const Around& around, float total, size_t at, size_t n, float* y) {
   y[at] = total;
 }
 
-void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared, size_t panel,
-           float* y) {
-  const size_t first = panel * kPanelTiles * kTile;
-  const size_t end = std::min(first + kPanelTiles * kTile, matrix.outputs);
-  for (size_t row = 0, width; row < prepared.rows; row += width) {
-    width = BlockRows(prepared.rows - row);
-    for (size_t i = 0; i < width; ++i) {
-      const float* x = prepared.x + row * matrix.inputs + i;
-      const float* sums = prepared.sums + row * matrix.groups() + i;
-      for (size_t n = first; n < end; ++n) {
-        const size_t at = (row + i) * matrix.outputs + n;
-        Finish(around, Dot(matrix, Place(matrix, n), x, sums, width), at, n, y);
+// The words of a tile's group.
+struct TileWords {
+  TileWords(const Matrix& matrix, const Place& first, size_t g)
+      : at(first.panel + first.column * 4 +
+           (matrix.head_bytes() + g * matrix.group_bytes()) * (first.width / kTile)),
+        stride(first.width * 4) {}
+
+  // Word w of each output.
+  void Read(size_t w, uint32_t (&words)[kTile]) const {
+    std::memcpy(words, at + w * stride, sizeof words);
+  }
+
+  const unsigned char* at;
+  size_t stride;
+};
+
+// Codes [group, kTile] of whole words.
+template <int kBits>
+void UnpackWords(const TileWords& words, size_t group, int32_t* codes) {
+  for (size_t w = 0; w < group / (32 / kBits); ++w) {
+    uint32_t word[kTile];
+    words.Read(w, word);
+    for (int i = 0; i < 32 / kBits; ++i, codes += kTile) {
+      for (size_t j = 0; j < kTile; ++j) {
+        codes[j] = static_cast<int32_t>((word[j] >> (kBits * i)) & ((1u << kBits) - 1));
       }
     }
+  }
+}
+
+// Codes [group, kTile] of bundles.
+template <int kBits>
+void UnpackBundles(const TileWords& words, size_t group, int32_t* codes) {
+  using Form = Bundle<kBits>;
+  for (size_t b = 0; b < group / Form::kCodes; ++b) {
+    uint32_t low[kTile], rest[kTile];
+    words.Read((b + 1) * Form::kWords - 1, rest);
+    for (int s = 0; s < Form::kSpread; ++s) {
+      words.Read(b * Form::kWords + s / 2, low);
+      for (int byte = 0; byte < 32; byte += 8, codes += kTile) {
+        for (size_t j = 0; j < kTile; ++j) {
+          const uint32_t bits = rest[j] >> byte;
+          const int shift = Form::Shift(s);
+          const uint32_t high = shift > 0 ? bits << shift : bits >> -shift;
+          codes[j] = static_cast<int32_t>(((low[j] >> (byte + s % 2 * 4)) & 15) |
+                                          (high & (Form::kRest & 255)));
+        }
+      }
+    }
+  }
+}
+
+void Unpack(const Matrix& matrix, const TileWords& words, int32_t* codes) {
+  switch (matrix.bits()) {
+    case 4:
+      return UnpackWords<4>(words, matrix.group, codes);
+    case 5:
+      return UnpackBundles<5>(words, matrix.group, codes);
+    case 6:
+      return UnpackBundles<6>(words, matrix.group, codes);
+    default:
+      return UnpackWords<8>(words, matrix.group, codes);
+  }
+}
+
+// A tile's group, taken apart once for all rows: outputs side by side, so that a compiler makes
+// vectors of them where it may.
+struct TileGroup {
+  TileGroup(const Matrix& matrix, size_t tile, size_t g)
+      : codes(matrix.bits() ? matrix.group * kTile : 0), values(matrix.group * kTile) {
+    const Place first(matrix, tile * kTile);
+    if (!matrix.bits()) {
+      for (size_t k = 0; k < matrix.group; ++k) {
+        for (size_t j = 0; j < kTile; ++j) {
+          Place place = first;
+          place.column += j;
+          values[k * kTile + j] = DenseValue(matrix, place, k);
+        }
+      }
+      return;
+    }
+    Unpack(matrix, TileWords(matrix, first, g), codes.data());
+    for (size_t k = 0; k < matrix.group; ++k) {
+      const float power = static_cast<float>(1u << CodePlace(matrix, k));
+      for (size_t j = 0; j < kTile; ++j) {
+        values[k * kTile + j] = static_cast<float>(codes[k * kTile + j]) * power;
+      }
+    }
+    for (size_t j = 0; j < kTile; ++j) {
+      Place place = first;
+      place.column += j;
+      scale[j] = Scale(matrix, place, g);
+      offset[j] = Offset(matrix, place, g);
+    }
+  }
+
+  std::vector<int32_t> codes;
+  std::vector<float> values;
+  float scale[kTile], offset[kTile];
+};
+
+// Calls body(row, index in its block of rows, rows of the block) for every row.
+template <class Body>
+void EachRow(size_t rows, Body&& body) {
+  for (size_t row = 0, width; row < rows; row += width) {
+    width = BlockRows(rows - row);
+    for (size_t i = 0; i < width; ++i) body(row, i, width);
+  }
+}
+
+// The totals of all rows of a tile [rows, kTile] to y.
+void FinishTile(const Matrix& matrix, const Around& around, size_t tile, size_t rows,
+                const float* totals, float* y) {
+  const size_t first = tile * kTile, end = std::min(first + kTile, matrix.outputs);
+  for (size_t row = 0; row < rows; ++row, totals += kTile) {
+    for (size_t n = first; n < end; ++n) {
+      Finish(around, totals[n - first], row * matrix.outputs + n, n, y);
+    }
+  }
+}
+
+void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared, size_t panel,
+           float* y) {
+  std::vector<float> totals(prepared.rows * kTile);
+  for (size_t t = 0; t < matrix.panel_tiles(panel); ++t) {
+    const size_t tile = panel * kPanelTiles + t;
+    std::fill(totals.begin(), totals.end(), 0.0f);
+    for (size_t g = 0; g < matrix.groups(); ++g) {
+      const TileGroup group(matrix, tile, g);
+      EachRow(prepared.rows, [&](size_t row, size_t i, size_t width) {
+        const float* x = prepared.x + row * matrix.inputs + g * matrix.group * width + i;
+        float* total = totals.data() + (row + i) * kTile;
+        float sum[kTile] = {};
+        float* const to = matrix.bits() ? sum : total;
+        for (size_t k = 0; k < matrix.group; ++k) {
+          for (size_t j = 0; j < kTile; ++j) {
+            to[j] = std::fma(group.values[k * kTile + j], x[k * width], to[j]);
+          }
+        }
+        if (!matrix.bits()) return;
+        const float of_x = prepared.sums[row * matrix.groups() + g * width + i];
+        for (size_t j = 0; j < kTile; ++j) {
+          total[j] = std::fma(sum[j], group.scale[j], total[j]);
+          total[j] = std::fma(of_x, group.offset[j], total[j]);
+        }
+      });
+    }
+    FinishTile(matrix, around, tile, prepared.rows, totals.data(), y);
   }
 }
 
@@ -237,44 +349,45 @@ void PrepareInt8(const Matrix& matrix, const Around& around, const float* x, siz
   }
 }
 
-// A row's words, scales and sums, each `stride` apart.
-float DotInt8(const Matrix& matrix, const Place& place, const int32_t* words, const float* scales,
-              const float* sums, size_t stride) {
-  const size_t block = matrix.block();
-  float total = 0;
-  for (size_t g = 0, k = 0; g < matrix.groups(); ++g) {
-    const float scale = Scale(matrix, place, g);
-    for (const size_t end = k + matrix.group; k < end;) {
-      const size_t b = k / block;
-      int32_t sum = 0;
-      for (const size_t stop = k + block; k < stop; ++k) {
-        const size_t at = CodeByte(matrix, k);
-        const uint32_t word = static_cast<uint32_t>(words[at / 4 * stride]);
-        const int32_t code = static_cast<int8_t>(word >> (8 * (at % 4)));
-        sum += static_cast<int32_t>(Code(matrix, place, k)) * code;
-      }
-      total = std::fma(static_cast<float>(sum) * scales[b * stride], scale, total);
-    }
-    total = std::fma(sums[g * stride], Offset(matrix, place, g), total);
+// A block of a row's inputs times a tile's codes.
+void BlockInt8(const Matrix& matrix, const TileGroup& group, size_t first, const int32_t* words,
+               size_t stride, int32_t (&sum)[kTile]) {
+  for (size_t k = first; k < first + matrix.block(); ++k) {
+    const size_t at = CodeByte(matrix, k);
+    const uint32_t word = static_cast<uint32_t>(words[at / 4 * stride]);
+    const int32_t code = static_cast<int8_t>(word >> (8 * (at % 4)));
+    for (size_t j = 0; j < kTile; ++j) sum[j] += group.codes[k * kTile + j] * code;
   }
-  return total;
 }
 
 void PanelInt8(const Matrix& matrix, const Around& around, const PreparedInt8& prepared,
                size_t panel, float* y) {
-  const size_t first = panel * kPanelTiles * kTile, blocks = matrix.inputs / matrix.block();
-  const size_t end = std::min(first + kPanelTiles * kTile, matrix.outputs);
-  for (size_t row = 0, width; row < prepared.rows; row += width) {
-    width = BlockRows(prepared.rows - row);
-    for (size_t i = 0; i < width; ++i) {
-      const int32_t* words = prepared.codes + row * (matrix.inputs / 4) + i;
-      const float* scales = prepared.scales + row * blocks + i;
-      const float* sums = prepared.sums + row * matrix.groups() + i;
-      for (size_t n = first; n < end; ++n) {
-        const float total = DotInt8(matrix, Place(matrix, n), words, scales, sums, width);
-        Finish(around, total, (row + i) * matrix.outputs + n, n, y);
-      }
+  const size_t block = matrix.block(), words = matrix.inputs / 4, blocks = matrix.inputs / block;
+  std::vector<float> totals(prepared.rows * kTile);
+  for (size_t t = 0; t < matrix.panel_tiles(panel); ++t) {
+    const size_t tile = panel * kPanelTiles + t;
+    std::fill(totals.begin(), totals.end(), 0.0f);
+    for (size_t g = 0; g < matrix.groups(); ++g) {
+      const TileGroup group(matrix, tile, g);
+      EachRow(prepared.rows, [&](size_t row, size_t i, size_t width) {
+        const size_t first = g * matrix.group;
+        const int32_t* codes = prepared.codes + row * words + first / 4 * width + i;
+        const float* scales = prepared.scales + row * blocks + first / block * width + i;
+        float* total = totals.data() + (row + i) * kTile;
+        for (size_t k = 0; k < matrix.group; k += block, scales += width) {
+          int32_t sum[kTile] = {};
+          BlockInt8(matrix, group, k, codes, width, sum);
+          for (size_t j = 0; j < kTile; ++j) {
+            total[j] = std::fma(static_cast<float>(sum[j]) * *scales, group.scale[j], total[j]);
+          }
+        }
+        const float of_x = prepared.sums[row * matrix.groups() + g * width + i];
+        for (size_t j = 0; j < kTile; ++j) {
+          total[j] = std::fma(of_x, group.offset[j], total[j]);
+        }
+      });
     }
+    FinishTile(matrix, around, tile, prepared.rows, totals.data(), y);
   }
 }
 
