@@ -32,7 +32,7 @@ class TensorFold(Driver):
             checkpoint, lanes=LANES, context=int(context), activations=activations
         )
         self._rng = np.random.default_rng()
-        self.about = f"TensorFold {__version__}, {describe()}, {activations} activations"
+        self.about = f"TensorFold {__version__}, {describe(activations)}"
 
     def generate(self, prompt: list[int], tokens: int) -> Generated:
         worker = Worker(self._step, Scheduler(self._step.shape, RowLimits()))

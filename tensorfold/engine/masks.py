@@ -4,10 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-
-def words_of(vocab_size: int) -> int:
-    """How many uint32 words a mask has: one for every 32 tokens, begun ones included."""
-    return -(-vocab_size // 32)
+from tensorfold.ops.rules import words_of
 
 
 def mask_of(tokens: Iterable[int], vocab_size: int) -> np.ndarray:

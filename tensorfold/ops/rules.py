@@ -10,6 +10,11 @@ from jaxtyping import Float, UInt32
 from tensorfold.ops.sums import rounded
 
 
+def words_of(vocab_size: int) -> int:
+    """How many uint32 words a mask has: one for every 32 tokens, begun ones included."""
+    return -(-vocab_size // 32)
+
+
 def apply_rules(
     logits: Float[Array, "D V"],
     factor: Float[Array, "D V"],

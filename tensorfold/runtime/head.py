@@ -18,7 +18,7 @@ from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.logprobs import Logprobs, logprobs
 from tensorfold.ops.rows import ROW_TILE
-from tensorfold.ops.rules import apply_rules
+from tensorfold.ops.rules import apply_rules, words_of
 from tensorfold.runtime.load import Leaves, LoadedModel
 from tensorfold.runtime.packed import ALL, SETTINGS, unpack_settings
 
@@ -70,7 +70,7 @@ class Head:
         spec = model.spec
         self.sizes = (1, ROW_TILE) if implementation() == "cpu" else (ROW_TILE,)
         self.programs: dict[int, Any] = {}
-        self._words = -(-spec.vocab_size // 32)
+        self._words = words_of(spec.vocab_size)
         # Made by NumPy: jnp.ones and the like are programs, and a warm start compiles none.
         self._neutral = {
             size: (

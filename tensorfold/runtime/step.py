@@ -26,7 +26,7 @@ from tensorfold.ops import sample
 from tensorfold.ops.implementation import implementation
 from tensorfold.ops.memory import empty
 from tensorfold.ops.rows import PAGE, ROW_TILE
-from tensorfold.ops.rules import apply_mask
+from tensorfold.ops.rules import apply_mask, words_of
 from tensorfold.runtime.build import build_key, key
 from tensorfold.runtime.compilation import keep_program, read_program, without_jax_cache
 from tensorfold.runtime.head import Head, HeadDrawn, HeadRow
@@ -104,7 +104,7 @@ class StepFunction:
         """Where the programs that run are kept, if every one of them is."""
         self._programs: dict[int, Any] = {}
         self._head = Head(model)
-        self._words = -(-model.spec.vocab_size // 32)
+        self._words = words_of(model.spec.vocab_size)
         self._unmasked = {
             rows: jax.device_put(np.full((rows, self._words), ALL)) for rows in self.buckets
         }
@@ -201,8 +201,9 @@ class StepFunction:
         """
         needed = sum(len(span.tokens) for span in spans)
         rows = bucket or next(bucket for bucket in self.buckets if bucket >= needed)
-        packed = self._layout(rows).pack(spans, block_table)
-        masks = self._layout(rows).pack_masks(spans, self._words)
+        layout = self._layout(rows)
+        packed = layout.pack(spans, block_table)
+        masks = layout.pack_masks(spans, self._words)
         if masks is None:
             masks = self._unmasked[rows]
         more = []

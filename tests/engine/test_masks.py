@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfold.engine.masks import allows, mask_of, words_of
+from tensorfold.engine.masks import allows, mask_of
+from tensorfold.ops.rules import words_of
 
 
 @given(vocab_size=st.integers(1, 200), tokens=st.frozensets(st.integers(0, 250)))

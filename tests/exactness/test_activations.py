@@ -11,7 +11,7 @@ from tensorfold.engine.verify import LANES, make_cases, run_together, verify
 from tensorfold.runtime.load import LoadedModel, load, with_activations
 from tensorfold.runtime.step import StateShape, StepFunction
 
-pytestmark = pytest.mark.skipif("cpu" not in IMPLEMENTATIONS, reason="no CPU kernels here")
+needs_kernels = pytest.mark.skipif("cpu" not in IMPLEMENTATIONS, reason="no CPU kernels here")
 
 
 class Coded(TinyCheckpoint):
@@ -32,6 +32,7 @@ def open_step(model: LoadedModel) -> StepFunction:
     return step
 
 
+@needs_kernels
 @pytest.mark.parametrize("variant", ["llama", "qwen3_5_moe"])
 def test_replies_do_not_depend_on_how_they_are_computed(variant: str) -> None:
     model = load(coded(variant))
@@ -50,6 +51,7 @@ def test_float32_is_the_model_itself() -> None:
     assert with_activations(model, "float32") is model
 
 
+@needs_kernels
 def test_a_model_without_codes_is_refused() -> None:
     model = load(tiny_checkpoint("llama"))
     with pytest.raises(ValueError, match="this model has none: `tensorfold convert MODEL OUT --q"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tensorfold.checkpoints.interface import Tokenizer
-from tensorfold.engine.masks import words_of
+from tensorfold.ops.rules import words_of
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,18 @@ const MatMulInt8Kernels& Int8Kernels() {
   return kMatMulInt8Portable;
 }
 
+// Calls body(first row, rows) for every block of rows, on all cores.
+template <class Body>
+void ForRowBlocks(size_t rows, Body&& body) {
+  ParallelFor((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t i) {
+    const size_t end = std::min(rows, (i + 1) * kRowsAtOnce);
+    for (size_t row = i * kRowsAtOnce, count; row < end; row += count) {
+      count = BlockRows(end - row);
+      body(row, count);
+    }
+  });
+}
+
 void MatMulInt8(const Matrix& matrix, const Around& around, const float* x, size_t rows,
                 float* y) {
   const MatMulInt8Kernels& kernels = Int8Kernels();
@@ -41,14 +53,10 @@ void MatMulInt8(const Matrix& matrix, const Around& around, const float* x, size
   int32_t* codes = code_scratch.data();
   float* scales = call_scratch.At(rows * (blocks + matrix.groups()));
   float* sums = scales + rows * blocks;
-  const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
-  ParallelFor((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t i) {
-    const size_t end = std::min(rows, (i + 1) * kRowsAtOnce);
-    for (size_t row = i * kRowsAtOnce, count; row < end; row += count) {
-      count = BlockRows(end - row);
-      kernels.prepare(matrix, around, x + row * x_row, count, codes + row * words,
-                      scales + row * blocks, sums + row * matrix.groups());
-    }
+  const size_t x_row = around.x_row(inputs);
+  ForRowBlocks(rows, [&](size_t row, size_t count) {
+    kernels.prepare(matrix, around, x + row * x_row, count, codes + row * words,
+                    scales + row * blocks, sums + row * matrix.groups());
   });
   const PreparedInt8 prepared{codes, scales, sums, rows};
   ParallelFor(matrix.panels(),
@@ -62,15 +70,11 @@ void MatMul(const Matrix& matrix, const Around& around, const float* x, size_t r
   const MatMulKernels& kernels = Kernels();
   float* ready = call_scratch.At(rows * (matrix.inputs + matrix.groups()));
   float* sums = ready + rows * matrix.inputs;
-  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
+  const size_t x_row = around.x_row(matrix.inputs);
   const Prepared prepared{ready, sums, rows};
-  ParallelFor((rows + kRowsAtOnce - 1) / kRowsAtOnce, [&](size_t i) {
-    const size_t end = std::min(rows, (i + 1) * kRowsAtOnce);
-    for (size_t row = i * kRowsAtOnce, count; row < end; row += count) {
-      count = BlockRows(end - row);
-      kernels.prepare(matrix, around, x + row * x_row, count, ready + row * matrix.inputs,
-                      sums + row * matrix.groups());
-    }
+  ForRowBlocks(rows, [&](size_t row, size_t count) {
+    kernels.prepare(matrix, around, x + row * x_row, count, ready + row * matrix.inputs,
+                    sums + row * matrix.groups());
   });
   ParallelFor(matrix.panels(),
               [&](size_t panel) { kernels.panel(matrix, around, prepared, panel, y); });

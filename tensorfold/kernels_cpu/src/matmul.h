@@ -120,6 +120,9 @@ struct Around {
   Gate gate;              // x is [rows, 2 * inputs]: of the first half, times the second half
   const float* bias;      // [outputs], added to the product
   const float* residual;  // [rows, outputs], to which the result is added
+
+  // Floats of a row of x before a matrix of so many inputs.
+  size_t x_row(size_t inputs) const { return gate == Gate::kNone ? inputs : 2 * inputs; }
 };
 
 // y [rows, outputs] = residual + (before(x) * matrix^T + bias), all float.

@@ -447,7 +447,7 @@ TF_AVX2 void PrepareAvx2(const Matrix& matrix, const Around& around, const float
   const size_t inputs = matrix.inputs;
   if (inputs % 8) return kMatMulPortable.prepare(matrix, around, x, rows, ready, sums);
   if (rows == 1) return PrepareRow(matrix, around, x, 1, ready, sums);
-  const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
+  const size_t x_row = around.x_row(inputs);
   float* values = scratch.At(kRowBlock * inputs);
   for (size_t r = 0; r < rows; ++r) {
     PrepareRow(matrix, around, x + r * x_row, rows, values + r * inputs, sums + r);

@@ -67,7 +67,7 @@ TF_AVX2 void PrepareRow(const Matrix& matrix, const float* x, size_t stride, int
 
 TF_AVX2 void Prepare(const Matrix& matrix, const Around& around, const float* x, size_t rows,
                      int32_t* codes, float* scales, float* sums) {
-  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
+  const size_t x_row = around.x_row(matrix.inputs);
   thread_local Scratch scratch;
   float* ready = scratch.At(matrix.inputs);
   for (size_t r = 0; r < rows; ++r) {

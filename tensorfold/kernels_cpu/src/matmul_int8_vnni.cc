@@ -330,7 +330,7 @@ TF_VNNI void PrepareVnni(const Matrix& matrix, const Around& around, const float
   if (block % 16 || inputs % kWide512 || block == 24) {
     return kMatMulInt8Avx2.prepare(matrix, around, x, rows, codes, scales, sums);
   }
-  const size_t x_row = around.gate != Gate::kNone ? 2 * inputs : inputs;
+  const size_t x_row = around.x_row(inputs);
   thread_local Scratch scratch;
   thread_local std::vector<int32_t> memory;
   if (memory.size() < kRowBlock * words) memory.resize(kRowBlock * words);

@@ -142,7 +142,7 @@ void PrepareRow(const Matrix& matrix, const Around& around, const float* x, size
 
 void Prepare(const Matrix& matrix, const Around& around, const float* x, size_t rows, float* ready,
              float* sums) {
-  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
+  const size_t x_row = around.x_row(matrix.inputs);
   for (size_t r = 0; r < rows; ++r) {
     PrepareRow(matrix, around, x + r * x_row, rows, ready + r, sums + r);
   }
@@ -341,7 +341,7 @@ void PrepareInt8Row(const Matrix& matrix, const float* x, size_t stride, int32_t
 
 void PrepareInt8(const Matrix& matrix, const Around& around, const float* x, size_t rows,
                  int32_t* codes, float* scales, float* sums) {
-  const size_t x_row = around.gate != Gate::kNone ? 2 * matrix.inputs : matrix.inputs;
+  const size_t x_row = around.x_row(matrix.inputs);
   std::vector<float> ready(matrix.inputs);
   for (size_t r = 0; r < rows; ++r) {
     ReadyRow({Prepare, Panel}, matrix, around, x + r * x_row, ready.data());
