@@ -3,7 +3,7 @@
 Attribute names follow Hugging Face's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -60,12 +60,16 @@ class Decoder(nnx.Module):
         epsilon: float,
         rope: Rope,
         tied: bool,
+        mtp: Callable[..., tuple[Array, State]] | None = None,
     ):
+        """`mtp`: a module, the next-token layers of (embedded rows, hidden rows, rows, state,
+        angles)."""
         self.embed_tokens = Embedding(vocab_size, width)
         self.layers = nnx.List(layers)
         self.norm = RMSNorm(width, epsilon)
         self.lm_head = None if tied else Linear(width, vocab_size)
         self.rope = rope
+        self.mtp = mtp
 
     def __call__(self, rows: Rows, state: State) -> tuple[Float[Array, "R D"], State]:
         """Hidden rows after the last norm, and the written state."""
@@ -81,6 +85,14 @@ class Decoder(nnx.Module):
             x, kept = _run(layer, x, kept, rows, turned)
             written.append(kept)
         return self.norm(x), tuple(written)
+
+    def next_token(
+        self, rows: Rows, hidden: Float[Array, "R D"], state: State
+    ) -> tuple[Float[Array, "R D"], State]:
+        """See `Model.next_token`."""
+        assert self.mtp is not None
+        embedded, angles = self.embed_tokens(rows.token), self.rope.angles(rows.position)
+        return self.mtp(embedded, hidden, rows, state, angles)
 
     def logits(self, hidden: Float[Array, "D_ D"]) -> Float[Array, "D_ V"]:
         """The head, or the embedding table where they are tied."""

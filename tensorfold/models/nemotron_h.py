@@ -390,16 +390,8 @@ class NemotronH(Decoder):
             epsilon=config.epsilon,
             rope=Rope((0.0,) * (max(head_dims, default=2) // 2)),
             tied=False,
+            mtp=NextTokenLayers(config) if config.next_token else None,
         )
-        self.mtp = NextTokenLayers(config) if config.next_token else None
-
-    def next_token(
-        self, rows: Rows, hidden: Float[Array, "R D"], state: State
-    ) -> tuple[Float[Array, "R D"], State]:
-        """See `Model.next_token`."""
-        assert self.mtp is not None
-        embedded, angles = self.embed_tokens(rows.token), self.rope.angles(rows.position)
-        return self.mtp(embedded, hidden, rows, state, angles)
 
 
 def leaves(config: NemotronHConfig) -> dict[str, Leaf]:

@@ -305,16 +305,8 @@ class Qwen35(Decoder):
             epsilon=config.epsilon,
             rope=config.rope,
             tied=config.tied,
+            mtp=NextTokenLayers(config) if config.next_token else None,
         )
-        self.mtp = NextTokenLayers(config) if config.next_token else None
-
-    def next_token(
-        self, rows: Rows, hidden: Float[Array, "R D"], state: State
-    ) -> tuple[Float[Array, "R D"], State]:
-        """See `Model.next_token`."""
-        assert self.mtp is not None
-        embedded, angles = self.embed_tokens(rows.token), self.rope.angles(rows.position)
-        return self.mtp(embedded, hidden, rows, state, angles)
 
 
 def leaves(config: Qwen35Config) -> dict[str, Leaf]:
