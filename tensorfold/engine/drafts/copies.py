@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tensorfold.engine.drafts.edits import Match, Rewriting
 from tensorfold.engine.reply import Reply
 
 _KEY = 2
@@ -13,16 +14,12 @@ _LONGEST = 32
 """Where a longer match tells no more."""
 _TRIED = 64
 """Earlier places that are compared, the latest first."""
-_FORGET = 0.9
+_LONG = 21
+"""Matches of so many tokens and more are counted alike."""
+_FORGET = 0.95
 """What an older observation weighs against the next."""
-
-
-@dataclass(frozen=True)
-class Match:
-    """`length` tokens before `position` equal the sequence's last ones."""
-
-    position: int
-    length: int
+_FIRST = (0.2, 0.5, 1.0, 1.4, 1.7, 0.6, 1.0, 1.4, 1.7)
+"""Of two observations of each kind, those that are taken to have been right."""
 
 
 class SuffixIndex:
@@ -68,70 +65,86 @@ class SuffixIndex:
 class Chances:
     """How often the token after a match of some length was the right one, lately.
 
-    Longer matches are counted apart, and each begins with a guess that weighs as much as two
-    observations: low enough for short ones that a copy must prove itself before it is drafted.
+    Longer matches are counted apart, and so are those of a copy in progress. Each begins with a
+    guess that weighs as much as two observations: low enough for short ones that a copy must prove
+    itself before it is drafted.
     """
 
-    weight: list[float] = field(default_factory=lambda: [2.0] * 5)
-    hits: list[float] = field(default_factory=lambda: [0.2, 0.5, 1.0, 1.4, 1.7])
+    weight: list[float] = field(default_factory=lambda: [2.0] * len(_FIRST))
+    hits: list[float] = field(default_factory=lambda: [*_FIRST])
 
-    def of(self, length: int) -> float:
-        """The chance that the token after a match of this length is right."""
-        kind = _kind(length)
+    def of(self, match: Match, ahead: int = 0) -> float:
+        """The chance of the token `ahead` places after the match, if those before it are right."""
+        kind = _kind(match, ahead)
         return self.hits[kind] / self.weight[kind]
 
-    def observe(self, length: int, hit: bool) -> None:
+    def ahead(self, match: Match, most: int) -> list[float]:
+        """The chances of the `most` tokens after the match."""
+        near = min(most, max(0, _LONG - match.length))
+        return [self.of(match, i) for i in range(near)] + [self.of(match, near)] * (most - near)
+
+    def observe(self, match: Match, ahead: int, hit: bool) -> None:
         """Count one."""
-        kind = _kind(length)
+        kind = _kind(match, ahead)
         self.weight[kind] = self.weight[kind] * _FORGET + 1
         self.hits[kind] = self.hits[kind] * _FORGET + hit
 
 
-def _kind(length: int) -> int:
-    return (length > 3) + (length > 5) + (length > 10) + (length > 20)
+def _kind(match: Match, ahead: int) -> int:
+    length = match.length + ahead
+    if match.followed:
+        return 5 + (length > 0) + (length > 3) + (length > 10)
+    return (length > 3) + (length > 5) + (length > 10) + (length >= _LONG)
 
 
 class CopyDrafts:
     """The copies of one reply. What it would have drafted is observed at no cost, so that a copy
-    is entered only once such copies have paid, and left as soon as they no longer do."""
+    is entered only once such copies have paid, and left as soon as they no longer do.
+
+    Copied is from the longest match, or on with the copy in progress, whichever has been right more
+    often.
+    """
 
     def __init__(self, tokens: list[int]):
         self._tokens = tokens
         self._index = SuffixIndex(tokens)
+        self._rewriting = Rewriting(tokens)
         self._chances = Chances()
-        self._match: Match | None = None
+        self._matches: list[Match] = []
         self._looked_at = -1
 
     def chances(self, most: int) -> list[float]:
         """The chance of each of the next `most` copies that it is right, if those before it are."""
-        match = self._find()
-        return [self._chances.of(match.length + i) for i in range(most)] if match else []
+        matches = self._find()
+        return self._chances.ahead(matches[0], most) if matches else []
 
     def propose(self, count: int) -> list[int]:
-        """The next `count` copies. A match that ends where the sequence does goes round."""
-        match = self._find()
-        if match is None:
-            return []
-        period = len(self._tokens) - match.position
-        return [self._tokens[match.position + i % period] for i in range(count)]
+        """The next `count` copies."""
+        matches = self._find()
+        copies = self._rewriting.copies(matches[0], count) if matches else []
+        return [copy.token for copy in copies]
 
-    def observe(self, drawn: Sequence[int], drafted: int) -> None:
-        """What was drawn at the places last asked about, before it joins the sequence; `drafted`
-        copies were tried. One place is observed in any case."""
-        match = self._find()
-        if match is None:
-            return
-        guesses = self.propose(min(len(drawn), max(drafted, 1)))
-        for i, (guess, token) in enumerate(zip(guesses, drawn, strict=False)):
-            self._chances.observe(match.length + i, guess == token)
-            if guess != token:
-                break
+    def observe(self, drawn: Sequence[int]) -> None:
+        """What was drawn at the places last asked about, before it joins the sequence."""
+        observed = []
+        for match in self._find():
+            copies, right = self._rewriting.copies(match, len(drawn) + 1), 0
+            for copy, token in zip(copies, drawn, strict=False):
+                self._chances.observe(match, right, copy.token == token)
+                if copy.token != token:
+                    break
+                right += 1
+            observed.append((match, copies, right))
+        if observed:
+            self._rewriting.observe(*max(observed, key=lambda seen: seen[2]))
 
-    def _find(self) -> Match | None:
+    def _find(self) -> list[Match]:
+        """The matches at the sequence's end, the likelier one first."""
         if self._looked_at != len(self._tokens):
             self._looked_at = len(self._tokens)
-            self._match = self._index.longest()
-        return self._match
+            found = filter(None, (self._index.longest(), self._rewriting.match()))
+            self._matches = sorted(found, key=self._chances.of, reverse=True)
+        return self._matches
 
 
 class CopySource:
@@ -160,7 +173,7 @@ class CopySource:
 
     def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
         """See `DraftSource`."""
-        self._drafts(reply).observe(drawn, drafted)
+        self._drafts(reply).observe(drawn)
 
     def release(self, reply: Reply) -> None:
         """See `DraftSource`."""

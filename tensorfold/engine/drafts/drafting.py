@@ -9,7 +9,7 @@ from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import Offer, StepTimes, choose_widths
 from tensorfold.engine.reply import Reply
 
-MOST_DRAFTS = 31
+MOST_DRAFTS = 63
 """Of one reply: with its own row they fill a bucket."""
 _FORCED = 0.99
 """The chance of a token that a rule says must come."""

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensorfold.engine.drafts.copies import Chances, CopyDrafts, Match, SuffixIndex
+from tensorfold.engine.drafts.copies import Chances, CopyDrafts, SuffixIndex
+from tensorfold.engine.drafts.edits import Match
 
 KEY, LONGEST = 2, 32
 
@@ -39,7 +40,7 @@ def test_nothing_to_copy_proposes_nothing() -> None:
     drafts = CopyDrafts([1, 2, 3, 4, 5, 6])
     assert drafts.chances(5) == []
     assert drafts.propose(5) == []
-    drafts.observe([7], 0)
+    drafts.observe([7])
 
 
 def test_a_copy_proves_itself_before_it_is_likely() -> None:
@@ -49,24 +50,34 @@ def test_a_copy_proves_itself_before_it_is_likely() -> None:
     first = drafts.chances(1)[0]
     assert first < 0.3
     for token in passage[4:20]:
-        drafts.observe([token], 0)
+        drafts.observe([token])
         tokens.append(token)
     assert drafts.chances(1)[0] > 0.6
     chances = drafts.chances(8)
     assert len(chances) == 8
     before = chances[0]
-    drafts.observe([77], 4)
+    drafts.observe([77])
     tokens.append(77)
     tokens.extend(passage[:20])
     assert drafts.chances(1)[0] < before
 
 
 def test_chances_follow_what_happened_lately() -> None:
+    chances, short = Chances(), Match(9, 5)
+    for _ in range(100):
+        chances.observe(short, 0, True)
+    assert chances.of(short) > 0.99
+    assert chances.of(Match(9, 5, followed=True)) == 0.7
+    assert chances.of(Match(9, 30)) == chances.of(short, ahead=25) == 0.85
+    for _ in range(100):
+        chances.observe(Match(9, 4), 1, False)
+    assert chances.of(short) < 0.01
+
+
+@given(st.integers(0, 40), st.booleans())
+def test_chances_ahead_are_those_of_longer_matches(length: int, followed: bool) -> None:
     chances = Chances()
-    for _ in range(50):
-        chances.observe(5, True)
-    assert chances.of(5) > 0.99
-    assert chances.of(30) == 0.85
-    for _ in range(50):
-        chances.observe(5, False)
-    assert chances.of(5) < 0.01
+    for ahead in range(0, 30, 3):
+        chances.observe(Match(99, 0, followed), ahead, ahead % 2 == 0)
+    match = Match(99, length, followed)
+    assert chances.ahead(match, 30) == [chances.of(match, i) for i in range(30)]
