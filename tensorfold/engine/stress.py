@@ -220,7 +220,9 @@ class Stress:
             decode_share=0.0,  # which goes by the clock, so that no round could be run again
         )
         largest = max(pages_for(len(b.prompt) + b.max_tokens) for b in bases)
-        pages = int(rng.integers(largest, self._step.shape.pages + 1))
+        # Half the rounds are short of pages, so that background replies yield.
+        most = self._step.shape.pages if rng.random() < 0.5 else largest * 3 // 2
+        pages = int(rng.integers(largest, min(most, self._step.shape.pages) + 1))
         ordered = tuple(sorted(arrivals, key=lambda arrival: arrival.step))
         return Round(int(rng.integers(2**31)), ordered, limits, pages)
 
