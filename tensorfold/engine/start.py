@@ -10,6 +10,8 @@ import numpy as np
 from tensorfold.checkpoints.interface import Checkpoint, Progress
 from tensorfold.engine.drafts.copies import CopySource
 from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.drafts.forced import ForcedSource
+from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.steps import DraftSteps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Limits
@@ -123,7 +125,9 @@ def start_engine(
         raise RuntimeError(f"{step.shape.lanes} lanes do not fit a step of {most} rows")
     limits = RowLimits.of_buckets(step.buckets, decode_share)
     scheduler = Scheduler(step.shape, limits, make_pool(step))
-    sources = [CopySource(), *draft_steps.sources(step)] if drafts else []
+    sources: list[DraftSource] = []
+    if drafts:
+        sources = [ForcedSource(), CopySource(), *draft_steps.sources(step)]
     drafting = Drafting(step.buckets, sources)
     time_steps(step, drafting.times)
     capacity = Limits(step.shape.context, step.model.spec.vocab_size, step.shape.lanes, queue)

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.forced import ForcedSource
 from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.drafts.widths import Offer, StepTimes, choose_widths
 from tensorfold.engine.reply import Reply
 
 MOST_DRAFTS = 63
 """Of one reply: with its own row they fill a bucket."""
-_FORCED = 0.99
-"""The chance of a token that a rule says must come."""
 
 
 class Drafting:
@@ -25,7 +24,8 @@ class Drafting:
         times: StepTimes | None = None,
     ):
         self.times = times or StepTimes(buckets)
-        self._sources = [CopySource()] if sources is None else list(sources)
+        usual: list[DraftSource] = [ForcedSource(), CopySource()]
+        self._sources = usual if sources is None else list(sources)
         self._proposed: dict[Reply, DraftSource] = {}
 
     @property
@@ -49,7 +49,7 @@ class Drafting:
         choices = [self._choose(reply) for reply in replies]
         offers = [offer for _, offer in choices]
         widths = choose_widths(offers, self.times, max(most_rows, len(replies)))
-        drafts = [reply.forced[:width] for reply, width in zip(replies, widths, strict=True)]
+        drafts: list[list[int]] = [[] for _ in replies]
         self._proposed = {}
         for source in self._sources:
             wanted = [
@@ -80,12 +80,10 @@ class Drafting:
             source.release(reply)
 
     def _choose(self, reply: Reply) -> tuple[DraftSource | None, Offer]:
-        """The source of the likeliest next token, forced text before all; None without one."""
+        """The source of the likeliest next token; None without one."""
         most = min(MOST_DRAFTS, reply.most_drafts)
         if not reply.request.draft or most < 1:
             return None, Offer()
-        if reply.forced:
-            return None, Offer([_FORCED] * min(most, len(reply.forced)))
         best: tuple[DraftSource | None, Offer] = None, Offer([0.0])
         for source in self._sources:
             chances = source.chances(reply, most)
