@@ -1,7 +1,7 @@
 """Quantised tensors of safetensors folders: several stored tensors that are one of the model's.
 
-MLX's affine modes and MXFP4 become `Quantised`, the first axes of experts merged; FP8 and NVFP4
-become arrays. config.json says by which method a folder is quantised, and the stored tensors' types
+MLX's affine modes, MXFP4 and NVFP4 become `Quantised`, the first axes of experts merged; FP8 becomes
+arrays. config.json says by which method a folder is quantised, and the stored tensors' types
 say which of them are. The functions below say how each is stored. They follow the documentation of
 `mlx.core.quantize`, of FP8 in transformers, the OCP's Microscaling Formats 1.0, NVIDIA's Model
 Optimizer and compressed-tensors.
@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .fp4 import FP4_VALUES, MXFP4_GROUP, MXFP4_LARGEST, mxfp4
+from .fp4 import MXFP4_GROUP, MXFP4_LARGEST, fp4, mxfp4
 from .interface import CheckpointError, Quantised, Tensor, TensorInfo
 
 _MLX_BITS = (2, 3, 4, 5, 6, 8)
@@ -297,13 +297,13 @@ def _nvfp4(weight: str, infos: Mapping[str, TensorInfo]) -> StoredQuantised:
     if math.prod(found.shape) != 1:
         raise CheckpointError(f"tensor {whole!r} is {list(found.shape)}, not one number")
 
-    def unpack(pairs: np.ndarray, codes: np.ndarray, factor: np.ndarray) -> np.ndarray:
-        scale = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    def unpack(pairs: np.ndarray, codes: np.ndarray, factor: np.ndarray) -> Quantised:
+        scale = _merged(codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32))
         one = factor.astype(np.float32).reshape(())
         scale = scale / one if packed else scale * one
-        values = FP4_VALUES[_fp4_codes(pairs)].reshape(*scale.shape, 16)
-        values *= scale[..., None]
-        return values.reshape(*shape[:-1], -1)
+        if not np.isfinite(scale).all():
+            raise CheckpointError(f"tensor {scales!r} has scales that are no numbers or too large")
+        return fp4(_fp4_codes(pairs).reshape(*scale.shape, 16), scale)
 
     info = TensorInfo((*shape[:-1], shape[-1] * 2), "NVFP4")
     return StoredQuantised(info, (weight, scales, whole), unpack)

@@ -110,9 +110,12 @@ def mxfp4(module: str, weight: np.ndarray) -> tuple[Stored, Any]:
     return stored, dense.reshape(weight.shape).astype(np.float32)
 
 
-def nvfp4(module: str, weight: np.ndarray, packed: bool = False) -> tuple[Stored, Any]:
+def nvfp4(
+    module: str, weight: np.ndarray, packed: bool = False, factor: float = 1
+) -> tuple[Stored, Any]:
+    """`factor`: of the scale of them all, which is else a power of two."""
     groups = weight.reshape(*weight.shape[:-1], -1, 16)
-    whole = np.float32(2.0 ** np.floor(np.log2(np.abs(weight).max() / 1000)))
+    whole = np.float32(factor * 2.0 ** np.floor(np.log2(np.abs(weight).max() / 1000)))
     scale = (np.abs(groups).max(-1) / 6 / whole).astype(ml_dtypes.float8_e4m3fn)
     wide = scale.astype(np.float32)[..., None] * whole
     codes = fp4_codes(groups / wide)
@@ -286,15 +289,37 @@ def test_nvfp4(tmp_path: Path, packed: bool) -> None:
     config = {"quantization_config": PACKED if packed else NVFP4}
     checkpoint = opened(tmp_path / "nvfp4", stored, **config)
     assert checkpoint.tensors == {"a.weight": TensorInfo((7, 96), "NVFP4")}
-    np.testing.assert_array_equal(checkpoint.read("a.weight"), wanted)
+    found = checkpoint.read("a.weight")
+    assert isinstance(found, Quantised) and (found.bits, found.group) == (8, 16)
+    assert found.codes.max() <= 24
+    np.testing.assert_array_equal(found.dequantise(), wanted)
     np.testing.assert_allclose(wanted, weight, atol=0.6)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_nvfp4_with_any_scale(tmp_path: Path, packed: bool) -> None:
+    weight = np.random.default_rng(1).normal(size=(5, 64)).astype(np.float32)
+    stored, wanted = nvfp4("a", weight, packed, factor=1.2345)
+    config = {"quantization_config": PACKED if packed else NVFP4}
+    found = opened(tmp_path / "nvfp4", stored, **config).read("a.weight")
+    largest = np.abs(wanted).reshape(5, 4, 16).max(-1).repeat(16, axis=-1)
+    assert (np.abs(found.dequantise() - wanted) <= 1e-6 * largest).all()
 
 
 def test_model_optimizer_with_a_file_of_its_own(tmp_path: Path) -> None:
     stored, wanted = nvfp4("a", np.ones((2, 32), np.float32))
     folder = write(tmp_path / "nvfp4", stored)
     write_json(folder / "hf_quant_config.json", {"quantization": {"quant_algo": "NVFP4"}})
-    np.testing.assert_array_equal(FolderCheckpoint(folder).read("a.weight"), wanted)
+    found = FolderCheckpoint(folder).read("a.weight")
+    np.testing.assert_array_equal(found.dequantise(), wanted)
+
+
+def test_a_scale_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    stored, _ = nvfp4("a", MATRIX)
+    stored["a.weight_scale"].view(np.uint8)[3, 1] = 0x7F
+    checkpoint = opened(tmp_path / "nvfp4", stored, quantization_config=NVFP4)
+    with pytest.raises(CheckpointError, match="'a.weight_scale' has scales that are no numbers"):
+        checkpoint.read("a.weight")
 
 
 def test_other_methods_are_refused_by_name(tmp_path: Path) -> None:
