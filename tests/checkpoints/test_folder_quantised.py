@@ -318,7 +318,7 @@ def test_a_scale_that_is_no_number_is_refused(tmp_path: Path) -> None:
     stored, _ = nvfp4("a", MATRIX)
     stored["a.weight_scale"].view(np.uint8)[3, 1] = 0x7F
     checkpoint = opened(tmp_path / "nvfp4", stored, quantization_config=NVFP4)
-    with pytest.raises(CheckpointError, match="'a.weight_scale' has scales that are no numbers"):
+    with pytest.raises(CheckpointError, match=r"'a\.weight_scale' has scales that are no numbers"):
         checkpoint.read("a.weight")
 
 
