@@ -17,7 +17,7 @@ _TARGETS = {
     "tensorfold_untouched": "TensorfoldUntouched",
 }
 
-_VERSION = 8
+_VERSION = 9
 """Of the packed matrices and calls; src/ffi.cc has it too."""
 
 LEVELS = ("portable", "avx2", "avx512")

@@ -77,12 +77,57 @@ TF_INLINE512 void AddWord(const unsigned char* at, const float* x,
   Codes<4>(now, x, sum);
 }
 
-// The two forms of a matrix. Rows gives the totals of a block of rows.
+// Adds the products of 8 codes of kE4M3, 4 words of two.
+template <int kRows, int i = 0>
+TF_INLINE512 void AddFloats(const unsigned char* at, const float* x,
+                            __m512 (&sum)[kRows][kVectors]) {
+  if constexpr (i < 8) {
+    __m512 weight[kVectors];
+    TF_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const unsigned char* const words = at + i / 2 * kWidth * 2 + 32 * v;
+      weight[v] = _mm512_cvtph_ps(
+          E4M3ToHalves<i % 2>(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(words))));
+    }
+    Accumulate(weight, x + i * kRows, sum);
+    AddFloats<kRows, i + 1>(at, x, sum);
+  }
+}
+
+// What a code is. Add adds the products of a step: so many codes along the inputs.
 template <int kBits>
-struct Quantised {
+struct Integers {
+  static constexpr bool kOffsets = true;
   static constexpr size_t kStepCodes = kBits == 4 ? 8 : Bundle<kBits>::kCodes;
   static constexpr size_t kStepBytes = (kBits == 4 ? 1 : Bundle<kBits>::kWords) * kWidth * 4;
 
+  template <int kRows>
+  TF_INLINE512 static void Add(const unsigned char* at, const float* x,
+                               __m512 (&sum)[kRows][kVectors]) {
+    if constexpr (kBits == 4) {
+      AddWord(at, x, sum);
+    } else {
+      PrefetchLines<Bundle<kBits>::kWords * kVectors>(at);
+      AddBundle<kBits>(at, x, sum);
+    }
+  }
+};
+
+struct Floats {
+  static constexpr bool kOffsets = false;
+  static constexpr size_t kStepCodes = 8, kStepBytes = kStepCodes * kWidth;
+
+  template <int kRows>
+  TF_INLINE512 static void Add(const unsigned char* at, const float* x,
+                               __m512 (&sum)[kRows][kVectors]) {
+    PrefetchLines<kStepBytes / 64>(at);
+    AddFloats(at, x, sum);
+  }
+};
+
+// The two forms of a matrix. Rows gives the totals of a block of rows.
+template <class Code>
+struct Quantised {
   template <int kRows>
   TF_INLINE512 static void Rows(const Panel& panel, const float* x, const float* sums,
                                 __m512 (&total)[kRows][kVectors]) {
@@ -94,23 +139,20 @@ struct Quantised {
       __m512 sum[kRows][kVectors];
       Clear(sum);
       const unsigned char* at = group;
-      for (size_t k = 0; k < matrix.group; k += kStepCodes, at += kStepBytes) {
-        if constexpr (kBits == 4) {
-          AddWord(at, x, sum);
-        } else {
-          PrefetchBundle<kBits>(at);
-          AddBundle<kBits>(at, x, sum);
-        }
-        x += kStepCodes * kRows;
+      for (size_t k = 0; k < matrix.group; k += Code::kStepCodes, at += Code::kStepBytes) {
+        Code::Add(at, x, sum);
+        x += Code::kStepCodes * kRows;
       }
       const WideScales scales(panel, g);
       TF_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        const __m512 s = scales.Scale(v), o = scales.Offset(v);
+        const __m512 s = scales.Scale(v), o = Code::kOffsets ? scales.Offset(v) : s;
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           total[r][v] = _mm512_fmadd_ps(sum[r][v], s, total[r][v]);
-          total[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(sums[r]), o, total[r][v]);
+          if constexpr (Code::kOffsets) {
+            total[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(sums[r]), o, total[r][v]);
+          }
         }
       }
     }
@@ -183,13 +225,15 @@ TF_AVX512 void PanelAvx512(const Matrix& matrix, const Around& around, const Pre
   const Panel whole{matrix, matrix.panel(panel), panel * kWidth};
   switch (matrix.format) {
     case Format::kQ4:
-      return Rows<Quantised<4>>(whole, around, prepared, y);
+      return Rows<Quantised<Integers<4>>>(whole, around, prepared, y);
     case Format::kQ5:
-      return Rows<Quantised<5>>(whole, around, prepared, y);
+      return Rows<Quantised<Integers<5>>>(whole, around, prepared, y);
     case Format::kQ6:
-      return Rows<Quantised<6>>(whole, around, prepared, y);
+      return Rows<Quantised<Integers<6>>>(whole, around, prepared, y);
     case Format::kQ8:
-      return Rows<Quantised<8>>(whole, around, prepared, y);
+      return Rows<Quantised<Integers<8>>>(whole, around, prepared, y);
+    case Format::kE4M3:
+      return Rows<Quantised<Floats>>(whole, around, prepared, y);
     case Format::kF32:
       return Rows<Dense<Format::kF32>>(whole, around, prepared, y);
     case Format::kF16:
