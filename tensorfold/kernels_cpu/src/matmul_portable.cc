@@ -75,28 +75,28 @@ uint32_t Code(const Matrix& matrix, const Place& place, size_t input) {
   return (word >> (in_group % per_word * bits)) & ((1u << bits) - 1);
 }
 
-// What a code stands for before its group's scale.
-float Value(const Matrix& matrix, uint32_t code) {
-  return matrix.floats() ? HalfToFloat(E4M3ToHalf(code)) * kE4M3Scale : static_cast<float>(code);
-}
+// The scales and offsets of a group of a panel.
+struct GroupScales {
+  GroupScales(const Matrix& matrix, const Place& place, size_t g)
+      : matrix(matrix), scales(matrix, place.panel, place.width / kTile, g, 0),
+        offsets(matrix, place.panel, place.width / kTile, g, matrix.scale_rows() - 1) {}
 
-float ReadScale(const Matrix& matrix, const Place& place, size_t group, size_t which) {
-  const ScaleRow row(matrix, place.panel, place.width / kTile, group, which);
-  const size_t bytes = matrix.scale_bytes();
-  const unsigned char* value = row.values + place.column * bytes;
-  if (matrix.scales != Scales::kSteps) return ReadFloat(matrix, value, bytes);
-  return ReadFloat(matrix, row.steps + 2 * place.column, 2) * static_cast<int8_t>(*value);
-}
+  float Read(const ScaleRow& row, size_t column) const {
+    const size_t bytes = matrix.scale_bytes();
+    const unsigned char* value = row.values + column * bytes;
+    if (matrix.scales != Scales::kSteps) return ReadFloat(matrix, value, bytes);
+    return ReadFloat(matrix, row.steps + 2 * column, 2) * static_cast<int8_t>(*value);
+  }
+  float Scale(size_t column) const { return Read(scales, column); }
+  float Offset(size_t column) const {
+    if (matrix.floats()) return -0.0f;  // Adds nothing, to a zero of either sign too.
+    const float value = Read(offsets, column);
+    return matrix.zero ? value * -static_cast<float>(matrix.zero) : value;
+  }
 
-float Scale(const Matrix& matrix, const Place& place, size_t group) {
-  return ReadScale(matrix, place, group, 0);
-}
-
-float Offset(const Matrix& matrix, const Place& place, size_t group) {
-  if (matrix.floats()) return -0.0f;  // Adds nothing, to a zero of either sign too.
-  if (!matrix.zero) return ReadScale(matrix, place, group, 1);
-  return Scale(matrix, place, group) * -static_cast<float>(matrix.zero);
-}
+  const Matrix& matrix;
+  ScaleRow scales, offsets;
+};
 
 float DenseValue(const Matrix& matrix, const Place& place, size_t input) {
   const size_t bytes = matrix.value_bytes();
@@ -250,17 +250,20 @@ struct TileGroup {
       return;
     }
     Unpack(matrix, TileWords(matrix, first, g), codes.data());
-    for (size_t k = 0; k < matrix.group; ++k) {
+    if (matrix.floats()) {
+      std::transform(codes.begin(), codes.end(), values.begin(),
+                     [](int32_t code) { return HalfToFloat(E4M3ToHalf(code)); });
+    }
+    for (size_t k = 0; k < matrix.group && !matrix.floats(); ++k) {
       const float power = CodePower(matrix, k);
       for (size_t j = 0; j < kTile; ++j) {
-        values[k * kTile + j] = Value(matrix, codes[k * kTile + j]) * power;
+        values[k * kTile + j] = static_cast<float>(codes[k * kTile + j]) * power;
       }
     }
+    const GroupScales scales(matrix, first, g);
     for (size_t j = 0; j < kTile; ++j) {
-      Place place = first;
-      place.column += j;
-      scale[j] = Scale(matrix, place, g);
-      offset[j] = Offset(matrix, place, g);
+      scale[j] = scales.Scale(first.column + j);
+      offset[j] = scales.Offset(first.column + j);
     }
   }
 
@@ -310,8 +313,8 @@ void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared,
         if (!matrix.bits()) return;
         const float of_x = prepared.sums[row * matrix.groups() + g * width + i];
         for (size_t j = 0; j < kTile; ++j) {
-          total[j] = std::fma(sum[j], group.scale[j], total[j]);
-          if (!matrix.floats()) total[j] = std::fma(of_x, group.offset[j], total[j]);
+          const float scaled = std::fma(sum[j], group.scale[j], total[j]);
+          total[j] = matrix.floats() ? scaled : std::fma(of_x, group.offset[j], scaled);
         }
       });
     }
@@ -425,9 +428,13 @@ void TakeRows(const Matrix& matrix, const int32_t* index, size_t rows, float* y)
         continue;
       }
       for (size_t g = 0; g < matrix.groups(); ++g) {
-        const float scale = Scale(matrix, place, g), offset = Offset(matrix, place, g);
+        const GroupScales scales(matrix, place, g);
+        const float scale = scales.Scale(place.column), offset = scales.Offset(place.column);
         for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; ++k) {
-          out[k] = Value(matrix, Code(matrix, place, k)) * scale + offset;
+          const uint32_t code = Code(matrix, place, k);
+          const float value = matrix.floats() ? HalfToFloat(E4M3ToHalf(code)) * kE4M3Scale
+                                              : static_cast<float>(code);
+          out[k] = value * scale + offset;
         }
       }
     }
