@@ -209,8 +209,8 @@ def _fp8(
     weight: str, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]
 ) -> StoredQuantised:
     """X.weight [..., rows, columns] with one scale, one a row, or one a block of
-    `weight_block_size`: [..., ceil(rows / 128), ceil(columns / 128)]. Arrays where rows or blocks are no
-    whole eights of columns."""
+    `weight_block_size`: [..., ceil(rows / 128), ceil(columns / 128)]. Arrays where rows or blocks
+    are no whole eights of columns."""
     inverse = f"{weight}_scale_inv"
     scale = inverse if inverse in infos else f"{weight}_scale"
     info = _part(infos, scale, weight, _SCALE_FORMATS)
