@@ -1,10 +1,10 @@
 """Quantised tensors of safetensors folders: several stored tensors that are one of the model's.
 
 MLX's affine modes, MXFP4 and NVFP4 become `Quantised`, the first axes of experts merged; FP8
-becomes arrays. config.json says by which method a folder is quantised, and the stored tensors' types
-say which of them are. The functions below say how each is stored. They follow the documentation of
-`mlx.core.quantize`, of FP8 in transformers, the OCP's Microscaling Formats 1.0, NVIDIA's Model
-Optimizer and compressed-tensors.
+becomes arrays. config.json says by which method a folder is quantised, and the stored tensors'
+types say which of them are. The functions below say how each is stored. They follow the
+documentation of `mlx.core.quantize`, of FP8 in transformers, the OCP's Microscaling Formats 1.0,
+NVIDIA's Model Optimizer and compressed-tensors.
 """
 
 import math
