@@ -123,8 +123,10 @@ class Scheduler:
             self._follow(reply)
         if not reading or (decoding and self._owed > 0):
             return None
-        overdue = [reply for reply in reading if reply.passed_over >= _PASSED_OVER]
-        chosen = overdue[0] if overdue else min(reading, key=_precedence)
+        # With many lanes several are overdue at any time, so the one that waits longest is next.
+        chosen = max(reading, key=lambda reply: reply.passed_over)
+        if chosen.passed_over < _PASSED_OVER:
+            chosen = min(reading, key=_precedence)
         for reply in reading:
             reply.passed_over += 1
         chosen.passed_over = 0

@@ -247,6 +247,27 @@ def test_a_prompt_gets_on_beside_any_number_of_running_replies() -> None:
     assert max(sum(len(span.tokens) for span in spans) for spans in runner.steps) <= 8
 
 
+def test_no_prompt_waits_behind_any_number_of_long_ones() -> None:
+    """More are overdue at a time than get a chunk before the first is overdue again."""
+    lanes, context = 14, 64 * 40
+    shape = StateShape(lanes, context, lanes * 40)
+    worker, _ = make_worker(shape, RowLimits(alone=64, beside=64, chunk=64))
+    for index in range(lanes - 1):
+        prompt = [(index + i * (index + 1)) % BROKEN for i in range(64 * 39)]
+        worker.add(queue(ask(f"long {index}", prompt, 2))[0])
+    for _ in range(40):
+        worker.step()
+    late, listener = queue(ask("late", (3, 1, 4), 1))
+    worker.add(late)
+    most = 0
+    for _ in range(lanes + 1):
+        worker.step()
+        most = max(most, *(reply.passed_over for reply in worker.scheduler.running))
+    assert listener.tokens == solo(late.request)
+    assert most <= lanes
+    worker.end_all("cancelled")
+
+
 def test_lanes_must_leave_room_for_a_prompt() -> None:
     with pytest.raises(ValueError, match="8 lanes do not fit a step of 8 rows"):
         Scheduler(StateShape(lanes=8, context=64, pages=8), RowLimits(alone=8))
