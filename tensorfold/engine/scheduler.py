@@ -232,6 +232,8 @@ class Scheduler:
                 self.release(reply)
                 reply.filled, reply.preempted = 0, reply.preempted + 1
                 reply.replayed = None
+                if not reply.drawn:  # The prompt is read from its start, or from kept pages.
+                    reply.prompt_logprobs.clear()
                 self.preempted += 1
                 self._background.appendleft(reply)
                 return True

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo, solo_pairs
 
-from tensorfold.engine.interface import NewTokens, Request, Sampling
+from tensorfold.engine.interface import NewTokens, PromptLogprobs, Request, Sampling
 from tensorfold.engine.masks import allows, mask_of
 from tensorfold.engine.pages import PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
@@ -245,6 +245,24 @@ def test_a_prompt_gets_on_beside_any_number_of_running_replies() -> None:
     assert listener.tokens == solo(late.request)
     assert [len(spans) for spans in runner.steps[-20:]] == [7] * 20
     assert max(sum(len(span.tokens) for span in spans) for spans in runner.steps) <= 8
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_log_probabilities_of_a_prompt_that_yields_come_once(steps: int) -> None:
+    worker, _ = make_worker(StateShape(1, 256, 4), RowLimits(chunk=16))
+    prompt = tuple(range(1, 61))
+    behind = ask("behind", prompt, 9, background=True, prompt_logprobs=0)
+    reply, listener = queue(behind)
+    worker.add(reply)
+    for _ in range(steps):
+        worker.step()
+    worker.add(queue(ask("ahead", (1, 2, 3), 4))[0])
+    finish(worker)
+    first, *_ = listener.events
+    assert isinstance(first, PromptLogprobs)
+    assert tuple(entry.token for entry in first.tokens) == prompt[1:]
+    assert listener.tokens == solo(behind)
+    assert listener.end.stats.preempted == (steps > 0)
 
 
 def test_no_prompt_waits_behind_any_number_of_long_ones() -> None:
