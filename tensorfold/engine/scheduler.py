@@ -243,7 +243,8 @@ class Scheduler:
     def _skip(reply: Reply, rows: int) -> None:
         """The reply's next rows are there already."""
         reply.filled += rows
-        if not reply.drawn:
+        # A reply that runs again finds rows that it ran itself.
+        if not reply.drawn and not reply.preempted:
             reply.cached += rows
 
 

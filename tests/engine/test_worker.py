@@ -202,6 +202,7 @@ def test_every_reply_is_what_it_is_alone(
             assert listener.end.reason == ("stop" if stopped else "length")
         assert listener.end.stats.completion_tokens == len(listener.tokens)
         assert listener.end.stats.prompt_tokens == len(request.prompt)
+        assert listener.end.stats.cached_tokens < len(request.prompt)
     assert_all_free(worker)
 
 
@@ -263,6 +264,22 @@ def test_log_probabilities_of_a_prompt_that_yields_come_once(steps: int) -> None
     assert tuple(entry.token for entry in first.tokens) == prompt[1:]
     assert listener.tokens == solo(behind)
     assert listener.end.stats.preempted == (steps > 0)
+
+
+def test_rows_that_a_reply_finds_of_its_own_are_not_cached_ones() -> None:
+    worker, runner = make_worker(StateShape(1, 640, 20), RowLimits(chunk=64))
+    worker.add(queue(ask("before", range(64), 1))[0])
+    finish(worker)
+    behind, listener = queue(ask("behind", [i % 90 for i in range(300)], 4, background=True))
+    worker.add(behind)
+    for number in range(4):
+        worker.step()
+        worker.add(queue(ask(f"ahead {number}", (1, 2, 3), 1))[0])
+        worker.step()
+    finish(worker)
+    assert listener.end.stats.preempted == 4
+    assert listener.end.stats.cached_tokens == 64
+    assert worker.stats().cached_tokens == 64
 
 
 def test_no_prompt_waits_behind_any_number_of_long_ones() -> None:
