@@ -120,16 +120,9 @@ class PagePool:
         snapshot, and reserves the others.
         None if they are not available.
         """
-        path = [self._roots.get(salt) or Node(-1, (), None)]
-        for start in range(0, len(tokens) - PAGE, PAGE):
-            node = path[-1].child(tuple(tokens[start : start + PAGE]))
-            if node is None:
-                break
-            path.append(node)
+        path = self._known(salt, tokens)
         known = (len(path) - 1) * PAGE
-        if self.snapshots is not None:
-            while len(path) > 1 and path[-1] not in self.snapshots:
-                path.pop()
+        self._cut_to_snapshot(path)
         idle = sum(not node.holders for node in path[1:])
         reserved = pages - (len(path) - 1)
         if idle + reserved > self.available:
@@ -140,6 +133,16 @@ class PagePool:
             self._take_up(node)
         self._reserved += reserved
         return Holding(salt, path, reserved=reserved, known=known)
+
+    def fits_beside(
+        self, holdings: Sequence[Holding], salt: str, tokens: Sequence[int], pages: int
+    ) -> bool:
+        """Whether `hold` would find its pages if these holdings were the only ones."""
+        path = self._known(salt, tokens)
+        self._cut_to_snapshot(path)
+        held = {node for holding in holdings for node in holding.path[1:]}
+        own = sum(len(holding.own) + holding.reserved for holding in holdings)
+        return len(held.union(path[1:])) + own + pages - (len(path) - 1) <= self.total
 
     def next_shared(self, holding: Holding, tokens: Sequence[int]) -> bool:
         """Go on to a page that somebody computed meanwhile: the next 64 of `tokens`, which start
@@ -222,6 +225,22 @@ class PagePool:
         root = holding.path[0]
         root.holders -= 1
         self._drop_if_empty(holding.salt, root)
+
+    def _known(self, salt: str, tokens: Sequence[int]) -> list[Node]:
+        """The path of the full pages of all tokens but the last, from the salt's root."""
+        path = [self._roots.get(salt) or Node(-1, (), None)]
+        for start in range(0, len(tokens) - PAGE, PAGE):
+            node = path[-1].child(tuple(tokens[start : start + PAGE]))
+            if node is None:
+                break
+            path.append(node)
+        return path
+
+    def _cut_to_snapshot(self, path: list[Node]) -> None:
+        """Where lanes have state of their own, leave out the pages past the last that has it."""
+        if self.snapshots is not None:
+            while len(path) > 1 and path[-1] not in self.snapshots:
+                path.pop()
 
     def _give_back_reserved(self, holding: Holding, pages: int) -> None:
         holding.reserved -= pages

@@ -87,14 +87,15 @@ class Scheduler:
         """Give lanes and pages to waiting replies: foreground first, first come first served.
 
         A reply is promised all the pages it may ever need, so that it never stops for one. When a
-        foreground reply finds no place, the newest background replies pause and queue again.
+        foreground reply finds no place, the newest background replies pause and queue again, if
+        that helps.
         """
         admitted = []
         while self._foreground or self._background:
             queue = self._foreground or self._background
             if self._place(queue[0]):
                 admitted.append(queue.popleft())
-            elif queue is self._background or not self._pause_background():
+            elif queue is self._background or not self._pause_background(queue[0]):
                 break
         return admitted
 
@@ -176,8 +177,7 @@ class Scheduler:
     def _place(self, reply: Reply) -> bool:
         if not self._free_lanes:
             return False
-        known = [] if _reads_whole(reply) else reply.known
-        holding = self.pool.hold(reply.request.cache_salt, known, pages_for(reply.capacity))
+        holding = self.pool.hold(*_wanted(reply))
         if holding is None:
             return False
         reply.holding, reply.lane = holding, self._free_lanes.pop()
@@ -225,19 +225,26 @@ class Scheduler:
             slot = len(self.block_table) + snapshots.add(node)
             self.lane_copies.append((reply.lane, slot))
 
-    def _pause_background(self) -> bool:
-        """Put the newest running background reply back at the head of its queue."""
-        for reply in reversed(self.running):
-            if reply.request.background:
-                self.release(reply)
-                reply.filled, reply.preempted = 0, reply.preempted + 1
-                reply.replayed = None
-                if not reply.drawn:  # The prompt is read from its start, or from kept pages.
-                    reply.prompt_logprobs.clear()
-                self.preempted += 1
-                self._background.appendleft(reply)
-                return True
-        return False
+    def _pause_background(self, ahead: Reply) -> bool:
+        """Put the newest running background reply back at the head of its queue, unless `ahead`
+        would find no pages even if all of them paused."""
+        pausing = [reply for reply in self.running if reply.request.background]
+        staying = [
+            reply.holding
+            for reply in self.running
+            if reply.holding is not None and not reply.request.background
+        ]
+        if not pausing or not self.pool.fits_beside(staying, *_wanted(ahead)):
+            return False
+        reply = pausing[-1]
+        self.release(reply)
+        reply.filled, reply.preempted = 0, reply.preempted + 1
+        reply.replayed = None
+        if not reply.drawn:  # The prompt is read from its start, or from kept pages.
+            reply.prompt_logprobs.clear()
+        self.preempted += 1
+        self._background.appendleft(reply)
+        return True
 
     @staticmethod
     def _skip(reply: Reply, rows: int) -> None:
@@ -251,6 +258,12 @@ class Scheduler:
 def _reads_whole(reply: Reply) -> bool:
     """Log probabilities of a prompt need every row of it."""
     return reply.request.prompt_logprobs is not None and not reply.drawn
+
+
+def _wanted(reply: Reply) -> tuple[str, list[int], int]:
+    """What it asks the pool to hold: the salt, the tokens that may be there, how many pages."""
+    known = [] if _reads_whole(reply) else reply.known
+    return reply.request.cache_salt, known, pages_for(reply.capacity)
 
 
 def _precedence(reply: Reply) -> tuple[bool, int]:

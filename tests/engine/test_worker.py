@@ -266,8 +266,29 @@ def test_log_probabilities_of_a_prompt_that_yields_come_once(steps: int) -> None
     assert listener.end.stats.preempted == (steps > 0)
 
 
+@pytest.mark.parametrize(("most", "paused"), [(124, 1), (125, 0)])
+def test_a_background_reply_yields_only_where_that_makes_room(most: int, paused: int) -> None:
+    """Ten of twelve pages are a foreground reply's, one the background's."""
+    worker, _ = make_worker(StateShape(3, 640, 12))
+    large, behind, ahead = ask("large", (1, 2, 3), 630), ask("behind", (4, 5), 60), ask("ahead")
+    behind = replace(behind, background=True)
+    ahead = replace(ahead, prompt=(6, 7, 8, 9), max_tokens=most)
+    listeners = []
+    for request in (large, behind, ahead):
+        reply, listener = queue(request)
+        listeners.append(listener)
+        worker.add(reply)
+        worker.step()
+    running = [reply.request.id for reply in worker.scheduler.running]
+    assert running == ["large", "ahead" if paused else "behind"]
+    finish(worker)
+    assert listeners[1].end.stats.preempted == paused
+    for request, listener in zip((large, behind, ahead), listeners, strict=True):
+        assert listener.tokens == solo(request)
+
+
 def test_rows_that_a_reply_finds_of_its_own_are_not_cached_ones() -> None:
-    worker, runner = make_worker(StateShape(1, 640, 20), RowLimits(chunk=64))
+    worker, _ = make_worker(StateShape(1, 640, 20), RowLimits(chunk=64))
     worker.add(queue(ask("before", range(64), 1))[0])
     finish(worker)
     behind, listener = queue(ask("behind", [i % 90 for i in range(300)], 4, background=True))
