@@ -1,5 +1,6 @@
 """Scheduler and worker on a toy model: whatever the traffic, a reply is what it is alone."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo, solo_pairs
 
+from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.drafting import Drafting
 from tensorfold.engine.interface import NewTokens, PromptLogprobs, Request, Sampling
 from tensorfold.engine.masks import allows, mask_of
 from tensorfold.engine.pages import PagePool
@@ -264,6 +267,38 @@ def test_log_probabilities_of_a_prompt_that_yields_come_once(steps: int) -> None
     assert tuple(entry.token for entry in first.tokens) == prompt[1:]
     assert listener.tokens == solo(behind)
     assert listener.end.stats.preempted == (steps > 0)
+
+
+@pytest.mark.parametrize("stage", ["follow", "copy", "saw"])
+def test_a_step_counts_as_stuck_wherever_it_is(stage: str) -> None:
+    """Draft sources run models of their own before and after the model's step."""
+    seen: list[float] = []
+
+    def look(*arguments: object) -> None:
+        time.sleep(0.001)
+        seen.append(worker.stats().step_seconds)
+
+    class Source(CopySource):
+        takes_hidden = True
+
+    class Toy(ToyRunner):
+        def hidden(self) -> np.ndarray:
+            return np.zeros((64, 1), np.float32)
+
+        def copy_page(self, source: int, target: int) -> None:
+            super().copy_page(source, target)
+            look()
+
+    source, toy = Source(), Toy(SHAPE)
+    drafting = Drafting(toy.buckets, [source])
+    worker = Worker(toy, Scheduler(SHAPE), drafting)
+    if stage != "copy":
+        setattr(source, stage, look)
+    for name in ("any", "again"):
+        worker.add(queue(ask(name, range(20)))[0])
+        finish(worker)
+    assert seen and min(seen) > 0
+    assert worker.stats().step_seconds == 0
 
 
 @pytest.mark.parametrize(("most", "paused"), [(124, 1), (125, 0)])
