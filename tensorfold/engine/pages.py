@@ -273,7 +273,7 @@ class PagePool:
         what many sequences start with goes last."""
         while True:
             used, _, node = heapq.heappop(self._leaves)
-            if node.page >= 0 and not node.holders and not node.children and node.used == used:
+            if self._may_go(node, used):
                 break
         self._forget(node)
         parent = node.parent
@@ -292,8 +292,18 @@ class PagePool:
             del self._roots[salt]
 
     def _push(self, node: Node) -> None:
-        if node.parent is not None and not node.holders and not node.children:
+        if self._may_go(node, node.used):
             heapq.heappush(self._leaves, (node.used, next(self._order), node))
+            if len(self._leaves) > 2 * self.total:
+                # Without evictions nothing else would take out what no longer holds.
+                self._leaves = [entry for entry in self._leaves if self._may_go(entry[2], entry[0])]
+                heapq.heapify(self._leaves)
+
+    @staticmethod
+    def _may_go(node: Node, used: int) -> bool:
+        """Whether the node is one to evict, last used at `used`."""
+        in_tree = node.page >= 0
+        return in_tree and not node.holders and not node.children and node.used == used
 
     def _next_tick(self) -> int:
         self._tick += 1

@@ -48,6 +48,25 @@ def test_a_second_turn_finds_every_full_page_and_the_rows_after_them() -> None:
     assert (page, rows) == (pages[2], 150 - 2 * PAGE)
 
 
+def test_what_is_kept_for_eviction_does_not_grow_with_use() -> None:
+    pool = PagePool(8)
+    tokens = sequence(1, 2, 3, length=150)
+    for _ in range(200):
+        holding = fill(pool, tokens, pages=3)
+        pool.closest_rows(holding, tokens[2 * PAGE :])
+        let_go(pool, holding, tokens)
+    assert pool.kept == 3
+    assert len(pool._leaves) <= 2 * pool.total
+    other = sequence(4, 5, 6, 7)
+    let_go(pool, fill(pool, other, pages=4), other)
+    assert (pool.kept, pool.available) == (7, 8)
+    other = sequence(8, 9, 10)
+    let_go(pool, fill(pool, other, pages=3), other)  # evicts the first, its deepest pages first
+    assert (pool.kept, pool.available) == (8, 8)
+    again = pool.hold(SALT, tokens, 3)
+    assert again is not None and again.shared_tokens == PAGE
+
+
 def test_the_last_token_is_always_left_to_run() -> None:
     pool = PagePool(8)
     tokens = sequence(1, 2)
