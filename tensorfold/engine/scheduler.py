@@ -60,6 +60,8 @@ class Scheduler:
         self._foreground: deque[Reply] = deque()
         self._background: deque[Reply] = deque()
         self._free_lanes = list(reversed(range(shape.lanes)))
+        self._short = False
+        """Whether replies were left waiting when lanes were last given."""
         self._owed = 0.0
         """Seconds that running replies decode before the next chunk."""
 
@@ -70,8 +72,8 @@ class Scheduler:
 
     @property
     def free_lanes(self) -> int:
-        """Lanes that no reply has."""
-        return len(self._free_lanes)
+        """Lanes for the next replies: none while the first that waits finds no pages."""
+        return 0 if self._short else len(self._free_lanes)
 
     def reset(self) -> None:
         """Forget what the state held; nothing may run."""
@@ -97,6 +99,7 @@ class Scheduler:
                 admitted.append(queue.popleft())
             elif queue is self._background or not self._pause_background(queue[0]):
                 break
+        self._short = bool(self._foreground or self._background)
         return admitted
 
     def release(self, reply: Reply) -> None:

@@ -35,6 +35,7 @@ class ThreadEngine:
         self._changed = threading.Condition()
         self._closing = False
         self._arriving = 0
+        """Replies among the commands."""
         self._compiles = CompileCounter()
         self._thread = threading.Thread(target=self._run, name="tensorfold-engine", daemon=True)
         self._thread.start()
@@ -48,7 +49,13 @@ class ThreadEngine:
         """Queue `request` (see `Engine.submit`)."""
         check(request, self._limits)
         reply = make_reply(request, deliver, self._limits.vocab_size, self._salt)
-        self._command(lambda: self._worker.add(reply), queues=True)
+
+        def add() -> None:
+            with self._changed:  # Others find it arriving or waiting, not neither.
+                self._arriving -= 1
+                self._worker.add(reply)
+
+        self._command(add, queues=True)
 
     def cancel(self, request_id: str) -> None:
         """End a reply at the next step, or before it starts."""
@@ -94,7 +101,6 @@ class ThreadEngine:
                     self._changed.wait()
                 actions = list(self._commands)
                 self._commands.clear()
-                self._arriving = 0
                 closing = self._closing
             try:
                 for action in actions:
