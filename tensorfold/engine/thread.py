@@ -99,12 +99,11 @@ class ThreadEngine:
             with self._changed:
                 while self._worker.idle and not self._commands and not self._closing:
                     self._changed.wait()
-                actions = list(self._commands)
-                self._commands.clear()
                 closing = self._closing
             try:
-                for action in actions:
-                    action()
+                # One that fails must not take those after it along.
+                for _ in range(len(self._commands)):
+                    self._commands.popleft()()
                 if closing:
                     self._worker.end_all("cancelled")
                     return

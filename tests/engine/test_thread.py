@@ -239,6 +239,24 @@ def test_a_fault_of_the_engine_ends_its_replies_and_it_goes_on(
         assert engine.stats().pages_used == 0
 
 
+def test_a_command_that_fails_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = HeldRunner(SHAPE)
+    with engine_on(runner) as engine:
+        first, second = Waiter(), Waiter()
+        engine.submit(ask("first"), first)
+        assert runner.stepping.wait(30)
+
+        def fail(worker: Worker, request_id: str) -> None:
+            raise AssertionError("out of order")
+
+        monkeypatch.setattr(Worker, "cancel", fail)
+        engine.cancel("first")
+        engine.submit(ask("second"), second)
+        runner.go.set()
+        assert first.wait().end.error == "the engine failed: out of order"
+        assert second.wait().tokens == solo(ask("second"))
+
+
 def test_the_thread_sleeps_while_there_is_nothing_to_do() -> None:
     with engine_on(ToyRunner(SHAPE)) as engine:
         waiter = Waiter()
