@@ -71,9 +71,17 @@ class Scheduler:
         return [*self._foreground, *self._background]
 
     @property
-    def free_lanes(self) -> int:
-        """Lanes for the next replies: none while the first that waits finds no pages."""
-        return 0 if self._short else len(self._free_lanes)
+    def waiting_in_foreground(self) -> list[Reply]:
+        """Those of the queue that no background reply is ahead of."""
+        return list(self._foreground)
+
+    def places(self, background: bool) -> int:
+        """Lanes that the next replies get, which foreground ones may take from background ones:
+        none while one like them waits and found no place."""
+        if self._short and (background or self._foreground):
+            return 0
+        yielding = sum(reply.request.background for reply in tuple(self.running))
+        return len(self._free_lanes) + (0 if background else yielding)
 
     def reset(self) -> None:
         """Forget what the state held; nothing may run."""

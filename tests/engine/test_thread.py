@@ -176,6 +176,19 @@ def test_no_more_wait_than_may() -> None:
         runner.go.set()
 
 
+def test_the_background_takes_no_place_from_others() -> None:
+    runner = HeldRunner(StateShape(lanes=2, context=256, pages=8))
+    with engine_on(runner, most_waiting=2) as engine:
+        behind = [ask(f"behind {i}", max_tokens=200, background=True) for i in range(6)]
+        assert taken(engine, *behind[:2]) == [True] * 2
+        assert runner.stepping.wait(30)
+        assert taken(engine, *behind[2:]) == [True] * 2 + [False] * 2
+        # Two take the lanes of the background, and two wait.
+        ahead = [ask(f"ahead {i}", max_tokens=20) for i in range(5)]
+        assert taken(engine, *ahead) == [True] * 4 + [False]
+        runner.go.set()
+
+
 def test_a_lane_without_pages_is_no_place() -> None:
     runner = HeldRunner(StateShape(lanes=4, context=256, pages=4))
     with engine_on(runner, most_waiting=2) as engine:
