@@ -38,12 +38,16 @@ class Node:
 
     def closest(self, tokens: Sequence[int]) -> tuple["Node | None", int]:
         """The child that shares most first tokens with `tokens`, and how many."""
-        best, most = None, 0
-        for node in self.children.get(tokens[0], ()) if tokens else ():
-            pairs = zip(node.tokens, tokens, strict=False)
-            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            if shared > most:
-                best, most = node, shared
+        best, most, wanted = None, 0, tuple(tokens)
+        better = wanted[:1]
+        for node in self.children.get(wanted[0], ()) if wanted else ():
+            # Where many sequences begin alike, few of them share more than the best so far.
+            if node.tokens[: most + 1] == better:
+                pairs = zip(node.tokens, wanted, strict=False)
+                best, most = node, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                better = wanted[: most + 1]
+                if most == len(wanted):
+                    break
         return best, most
 
 
