@@ -332,10 +332,12 @@ class Worker:
             self._end(reply, reason)
 
     def _time(self, parts: Sequence[Part], seconds: float) -> None:
-        """Let the scheduler and the drafts know what a step of this kind takes."""
+        """Let the scheduler and the drafts know what a step of this kind takes: the model's part
+        took `seconds`, and what came before it, drafting above all, replies wait for as well."""
         decoding = sum(part.reply.decoding for part in parts)
         chunk = decoding < len(parts)
-        self.scheduler.took(seconds, chunk=chunk, decoding=decoding > 0)
+        whole = time.monotonic() - self._step_started
+        self.scheduler.took(whole, chunk=chunk, decoding=decoding > 0)
         if not chunk:
             rows = sum(len(part.span.tokens) for part in parts)
             self._drafting.times.observe(rows, seconds)

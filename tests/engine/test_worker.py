@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from tensorfold.engine.drafts.drafting import Drafting
 from tensorfold.engine.interface import NewTokens, PromptLogprobs, Request, Sampling
 from tensorfold.engine.masks import allows, mask_of
 from tensorfold.engine.pages import PagePool
+from tensorfold.engine.reply import Reply
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.worker import Worker
 from tensorfold.runtime.head import HeadDrawn, HeadRow
-from tensorfold.runtime.packed import pages_for
-from tensorfold.runtime.step import StateShape
+from tensorfold.runtime.packed import Span, pages_for
+from tensorfold.runtime.step import Drawn, StateShape
 
 SHAPE = StateShape(lanes=3, context=256, pages=7)
 
@@ -336,6 +338,40 @@ def test_rows_that_a_reply_finds_of_its_own_are_not_cached_ones() -> None:
     assert listener.end.stats.preempted == 4
     assert listener.end.stats.cached_tokens == 64
     assert worker.stats().cached_tokens == 64
+
+
+@pytest.mark.parametrize(("drafting", "between"), [(0, 8), (1, 4), (3, 2)])
+def test_running_replies_get_their_share_of_the_time(
+    drafting: int, between: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk takes 16 ms and a step of one row 1 ms, beside what drafting for it takes."""
+    clock = SimpleNamespace(now=1000)
+    monkeypatch.setattr(
+        "tensorfold.engine.worker.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
+
+    class Toy(ToyRunner):
+        def run(self, spans: Sequence[Span], *arrays: np.ndarray) -> list[Drawn]:
+            clock.now += 16 if len(spans) > 1 else 1
+            return super().run(spans, *arrays)
+
+    class Source(CopySource):
+        def follow(self, replies: Sequence[Reply]) -> None:
+            clock.now += drafting
+
+    shape = StateShape(lanes=2, context=1280, pages=40)
+    runner = Toy(shape)
+    scheduler = Scheduler(shape, RowLimits(beside=33, decode_share=0.5))
+    worker = Worker(runner, scheduler, Drafting(runner.buckets, [Source()]))
+    worker.add(queue(ask("running", max_tokens=100))[0])
+    for _ in range(5):
+        worker.step()
+    runner.steps.clear()
+    worker.add(queue(ask("long", [i % 90 for i in range(32 * 4)], 1))[0])
+    for _ in range(3 + 3 * between):
+        worker.step()
+    chunks = [index for index, spans in enumerate(runner.steps) if len(spans) > 1]
+    assert chunks == [index * (between + 1) for index in range(3)]
 
 
 def test_no_prompt_waits_behind_any_number_of_long_ones() -> None:
