@@ -79,7 +79,8 @@ def scheduling_options(parser: argparse.ArgumentParser) -> None:
         "--max-queue",
         type=positive,
         metavar="N",
-        help="replies that may wait for a place; more get 503 (default: any number)",
+        help="replies that may wait for a place, those of the background not counted against "
+        "others; more get 503 (default: any number)",
     )
 
 

@@ -160,7 +160,7 @@ Event = NewTokens | PromptLogprobs | Finished
 @dataclass(frozen=True)
 class Limits:
     """What an engine can hold: `context` tokens a sequence, `lanes` replies at once, and `queue`
-    replies that wait for a lane (None: any number)."""
+    replies that wait for a lane (None: any number), background ones not counted against others."""
 
     context: int
     vocab_size: int

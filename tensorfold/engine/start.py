@@ -81,6 +81,7 @@ def open_step_function(
     if kept and not _works(step):
         _log.warning("what an earlier start left in %s gives other bits: not used", kept.folder)
         kept.clear()
+        del step  # Its state must not count as taken when the next one is sized.
         return opened(None)
     return step
 

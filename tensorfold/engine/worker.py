@@ -121,13 +121,19 @@ class Worker:
 
     def step(self) -> None:
         """Admit, run one step, deliver. A failed step ends the replies that ran in it."""
-        now = time.monotonic()
+        self._step_started = time.monotonic()
+        try:
+            self._step()
+        finally:
+            self._step_started = 0.0
+
+    def _step(self) -> None:
         for reply in self.scheduler.admit():
-            reply.started = reply.started or now
+            reply.started = reply.started or self._step_started
         parts = self._plan()
         if not parts:
             return
-        self._step_started = started = time.monotonic()
+        started = time.monotonic()
         try:
             draws = self._run(parts)
         except Exception as error:
@@ -137,8 +143,6 @@ class Worker:
             self.scheduler.reset()
             self.runner.reset()
             return
-        finally:
-            self._step_started = 0.0
         self._time(parts, time.monotonic() - started)
         read = sum(len(part.span.tokens) for part in parts if not part.reply.decoding)
         drawn = sum(self._take(part, drawn) for part, drawn in zip(parts, draws, strict=True))
@@ -328,10 +332,12 @@ class Worker:
             self._end(reply, reason)
 
     def _time(self, parts: Sequence[Part], seconds: float) -> None:
-        """Let the scheduler and the drafts know what a step of this kind takes."""
+        """Let the scheduler and the drafts know what a step of this kind takes: the model's part
+        took `seconds`, and what came before it, drafting above all, replies wait for as well."""
         decoding = sum(part.reply.decoding for part in parts)
         chunk = decoding < len(parts)
-        self.scheduler.took(seconds, chunk=chunk, decoding=decoding > 0)
+        whole = time.monotonic() - self._step_started
+        self.scheduler.took(whole, chunk=chunk, decoding=decoding > 0)
         if not chunk:
             rows = sum(len(part.span.tokens) for part in parts)
             self._drafting.times.observe(rows, seconds)

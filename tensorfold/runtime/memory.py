@@ -105,19 +105,45 @@ def _system_memory() -> tuple[int, int]:
         return total, total // 2
 
 
-def _cgroup_memory() -> list[tuple[int, int]]:
-    """(limit, used without the page cache that can be dropped) of this process's control group."""
-    root = Path("/sys/fs/cgroup")
+_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""The limit, what is used, and what of that can be dropped (of memory.stat), by controller: version
+2 of control groups names none."""
+
+
+def _cgroup_memory(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> list[tuple[int, int]]:
+    """(limit, used without the page cache that can be dropped) of this process's control group and
+    of those around it, each of which may have a limit of its own."""
     found = []
-    for limit, used, stat in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        try:
-            stats = dict(line.split() for line in (root / stat).read_text().splitlines())
-            cache = int(stats.get("inactive_file", stats.get("total_inactive_file", 0)))
-            bound = int((root / limit).read_text())
-            found.append((bound, max(0, int((root / used).read_text()) - cache)))
-        except (OSError, ValueError):
-            continue
+    for controller, group in _groups(own):
+        limit, used, cache = _FILES[controller]
+        # In a container the group may be named as the host does; its own files are at the root.
+        for folder in [root / controller / part for part in (group, *group.parents)]:
+            try:
+                stats = dict(
+                    line.split() for line in (folder / "memory.stat").read_text().splitlines()
+                )
+                bound, taken = (int((folder / file).read_text()) for file in (limit, used))
+                found.append((bound, max(0, taken - int(stats.get(cache, 0)))))
+            except (OSError, ValueError):  # "max", for one, is no limit.
+                continue
     return found
+
+
+def _groups(own: Path) -> list[tuple[str, Path]]:
+    """(controller, group below its root) of this process that may limit memory."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return []
+    entries = (line.split(":", 2) for line in lines)
+    return [
+        (controller, Path(group.lstrip("/")))
+        for _, controllers, group in entries
+        for controller in controllers.split(",")
+        if controller in _FILES
+    ]

@@ -136,6 +136,38 @@ def test_a_control_group_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) ->
     assert free_bytes() == 4 * GIB
 
 
+@pytest.mark.parametrize("controller", ["", "memory"])
+def test_every_control_group_around_the_process_counts(controller: str, tmp_path: Path) -> None:
+    limit, used, cache = memory._FILES[controller]
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    own.write_text(
+        f"3:cpu,cpuacct:/other\n{int(bool(controller))}:{controller}:/slice/unit.service\n"
+    )
+
+    def group(path: str, bound: str, taken: int, dropped: int) -> None:
+        folder = root / controller / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / limit).write_text(f"{bound}\n")
+        (folder / used).write_text(f"{taken}\n")
+        (folder / "memory.stat").write_text(f"anon 5\n{cache} {dropped}\n")
+
+    group("slice/unit.service", str(4 * GIB), GIB, GIB // 2)
+    group("slice", str(8 * GIB), 7 * GIB, 0)
+    group("", "max", 9 * GIB, 0)
+    group("slice/other", str(GIB), 0, 0)
+    assert memory._cgroup_memory(root, own) == [(4 * GIB, GIB // 2), (8 * GIB, 7 * GIB)]
+
+
+def test_a_container_finds_its_own_limit_at_the_root(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/host/names/it/so\n")
+    (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{GIB}\n")
+    (tmp_path / "memory.stat").write_text("inactive_file 0\n")
+    assert memory._cgroup_memory(tmp_path, own) == [(2 * GIB, GIB)]
+    assert memory._cgroup_memory(tmp_path, tmp_path / "none") == []
+
+
 def test_this_machine_has_memory() -> None:
     total, available = memory._system_memory()
     assert Path("/").exists() and 0 < available <= total

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tensorfold.engine import start
 from tensorfold.engine.start import open_step_function, start_engine
 from tensorfold.runtime import build
 from tensorfold.runtime.kept import KeptFiles
+from tensorfold.runtime.memory import fit_state
 from tensorfold.runtime.probe import run_alone
 from tensorfold.runtime.step import StateShape, StepFunction
 
@@ -114,6 +116,27 @@ def test_weights_that_give_other_bits_are_read_again(
     start_engine(step).close()
     assert run_alone(step) == answers
     assert list(kept.iterdir()) == []
+
+
+def test_another_state_is_sized_without_the_one_given_up(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kept, _ = first
+    given_up: list[weakref.ref[StepFunction]] = []
+    alive = []
+
+    def fails(step: StepFunction) -> bool:
+        given_up.append(weakref.ref(step))
+        return False
+
+    def fit(*arguments: object, **named: object) -> StateShape:
+        alive.append(any(step() for step in given_up))
+        return fit_state(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(start, "_works", fails)
+    monkeypatch.setattr(start, "fit_state", fit)
+    open_model(folder, copy_of(kept, tmp_path))
+    assert given_up and alive[-1] is False
 
 
 def test_a_checkpoint_that_was_rewritten_is_read_again(
