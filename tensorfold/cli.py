@@ -6,25 +6,15 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-
 from tensorfold import __version__
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError
-from tensorfold.checkpoints.interface import Progress as ProgressEvent
+from tensorfold.console import console, say, show_progress
+from tensorfold.interrupts import INTERRUPTED, interrupts_exit, interrupts_raise
 from tensorfold.options import (
     MODEL,
     activations_option,
@@ -47,26 +37,25 @@ if TYPE_CHECKING:
     from tensorfold.runtime.step import StepFunction
     from tensorfold.serving.app import App
 
-_console = Console(stderr=True)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    run: Callable[[argparse.Namespace], int] = options.run
-    try:
-        return run(options)
-    except (CheckpointError, ValueError, OSError, RuntimeError) as error:
-        text = str(error)
-        if isinstance(error, OSError) and error.strerror and error.filename is None:
-            text = error.strerror  # without its number
-        _console.print(
-            f"tensorfold: {text}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    with interrupts_exit():
+        options = _parser().parse_args(arguments)
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        run: Callable[[argparse.Namespace], int] = options.run
+        try:
+            return run(options)
+        except (CheckpointError, ValueError, OSError, RuntimeError) as error:
+            text = str(error)
+            if isinstance(error, OSError) and error.strerror and error.filename is None:
+                text = error.strerror  # without its number
+            console.print(
+                f"tensorfold: {text}", style="red", markup=False, highlight=False, soft_wrap=True
+            )
+            return 1
+        except KeyboardInterrupt:
+            return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -178,18 +167,18 @@ def _serve(options: argparse.Namespace) -> int:
     drain = options.drain_seconds
 
     def ready(url: str) -> None:
-        _say(f"{url}/v1 is ready after {time.perf_counter() - started:.1f} s; Ctrl-C stops")
+        say(f"{url}/v1 is ready after {time.perf_counter() - started:.1f} s; Ctrl-C stops")
 
     def stopping() -> None:
         replies = engine.stats().running + engine.stats().waiting
         if replies:
-            _say(
+            say(
                 f"stopping: replies still running: {replies}, "
                 f"with {drain:g} s to finish; Ctrl-C again ends them"
             )
 
     if options.host not in ("127.0.0.1", "::1", "localhost"):
-        _say(f"warning: anyone who reaches {options.host} can use this server")
+        say(f"warning: anyone who reaches {options.host} can use this server")
     try:
         with watching(engine):
             serve(
@@ -205,14 +194,10 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _say(line: str) -> None:
-    _console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def _pull(options: argparse.Namespace) -> int:
     from tensorfold.checkpoints.hub import pull
 
-    with _progress() as progress:
+    with interrupts_raise(), show_progress() as progress:
         path = pull(options.model, progress)
     print(path)
     return 0
@@ -231,7 +216,7 @@ def _convert(options: argparse.Namespace) -> int:
     else:
         bits, turned = None, frozenset()
     group = options.group or 32
-    with _progress() as progress:
+    with interrupts_raise(), show_progress() as progress:
         convert(checkpoint, options.out, bits=bits, group=group, turned=turned, progress=progress)
     print(options.out)
     return 0
@@ -243,10 +228,11 @@ def _chat(options: argparse.Namespace) -> int:
 
     if options.model and re.match(r"https?://|[\w.-]+:\d+$", options.model):
         url = options.model if "://" in options.model else f"http://{options.model}"
-        return chat(url, system=options.system, api_key=options.api_key)
+        with interrupts_raise():
+            return chat(url, system=options.system, api_key=options.api_key)
     engine, app = _start(_open(options.model), options)
     try:
-        with serve_in_background(app) as server:
+        with interrupts_raise(), serve_in_background(app) as server:
             return chat(server.url, system=options.system)
     finally:
         engine.close()
@@ -275,7 +261,7 @@ def _verify(options: argparse.Namespace) -> int:
         else:
             verdict = f"DIFFERS: {comparison.difference}" if comparison.difference else "same"
             print(f"{verdict:6} {comparison.name} ({comparison.compared})", flush=True)
-    _console.print(f"{compared} comparisons, {differences} differences")
+    console.print(f"{compared} comparisons, {differences} differences")
     return int(differences > 0)
 
 
@@ -285,7 +271,7 @@ def _stress(stress: "Stress", options: argparse.Namespace) -> int:
 
     totals: Counter[str] = Counter()
     difference = ""
-    with _console.status("comparing") as status:
+    with console.status("comparing") as status:
         for case, outcome in stress.run(options.stress, options.seed):
             found = outcome.__dict__.copy()
             difference = found.pop("difference")
@@ -320,7 +306,7 @@ def _bench(options: argparse.Namespace) -> int:
         drafts=False,
     )
     seconds = time.perf_counter() - started
-    with _console.status("measuring") as status:
+    with console.status("measuring") as status:
         report = measure(
             step, loads, name=checkpoint.name, ready_seconds=seconds, progress=status.update
         )
@@ -339,8 +325,9 @@ def _info(options: argparse.Namespace) -> int:
 def _open(name: str | None) -> Checkpoint:
     from tensorfold.checkpoints.hub import open_checkpoint, resolve
 
-    with _progress() as progress:
-        return open_checkpoint(resolve(name, progress))
+    with interrupts_raise(), show_progress() as progress:
+        path = resolve(name, progress)
+    return open_checkpoint(path)
 
 
 def _step_functions(
@@ -362,7 +349,7 @@ def _step_functions(
 
     keep_compiled_programs(home() / "compiled")
     kept = KeptFiles(home() / "kept")
-    with _progress() as progress:
+    with show_progress() as progress:
         draft_model = (
             load_draft_model(draft, checkpoint, progress, kept) if draft and drafts else None
         )
@@ -454,44 +441,11 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
     limits = engine.limits
     drafting = f", {draft.name} drafts where that pays" if draft and drafts else ""
     kernels = describe(options.activations)
-    _say(
+    say(
         f"{service.name} on {device.platform}, {kernels}: {limits.lanes} replies at once, "
         f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens{drafting}"
     )
     return engine, create_app(service)
-
-
-_TASKS = {
-    "load": "loading the weights",
-    "convert": "converting the weights",
-    "compile": "compiling; a first start takes a minute",
-}
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[ProgressEvent], None]]:
-    """Show progress events: as bars that vanish on a terminal, else a line for each task."""
-    if not _console.is_terminal:
-        begun: set[str] = set()
-
-        def say(event: ProgressEvent) -> None:
-            if event.task not in begun:
-                begun.add(event.task)
-                _say(_TASKS.get(event.task, event.task))
-
-        yield say
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    with Progress(*columns, TimeElapsedColumn(), console=_console, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(event: ProgressEvent) -> None:
-            if event.task not in tasks:
-                title = _TASKS.get(event.task, event.task)
-                tasks[event.task] = bars.add_task(title, total=None)
-            bars.update(tasks[event.task], completed=event.done, total=event.total or None)
-
-        yield show
 
 
 if __name__ == "__main__":
