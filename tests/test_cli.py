@@ -96,6 +96,29 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
     assert "usage: tensorfold" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("serve --context abc", "--context: must be a whole number of at least 1, not 'abc'"),
+        ("serve --decode-share abc", "--decode-share: must be a finite number of at least 0, not"),
+        (
+            "serve --request-timeout 0",
+            "--request-timeout: must be a finite number above 0, not",
+        ),
+        ("serve --top-k x", "--top-k: must be a whole number, not 'x'"),
+        ("serve --port 65536", "--port: must be a whole number from 0 to 65535, not '65536'"),
+        ("bench --streams 1,x", "--streams: must be whole numbers of at least 1 with commas"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments.split())
+    assert end.value.code == 2
+    assert f"error: argument {message}" in one_line(capsys.readouterr().err)
+
+
 @pytest.mark.parametrize("command", ["serve", "pull", "verify", "info"])
 @pytest.mark.parametrize(
     ("name", "message"),
