@@ -6,19 +6,19 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorfold import __version__
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError
-from tensorfold.console import console, say, show_progress
+from tensorfold.console import console, say, show_progress, show_status
 from tensorfold.interrupts import INTERRUPTED, interrupts_exit, interrupts_raise
 from tensorfold.options import (
     MODEL,
+    above_zero,
     activations_option,
-    at_least_zero,
     engine_options,
     model_argument,
     positive,
@@ -26,6 +26,7 @@ from tensorfold.options import (
     scheduling_options,
     server_defaults,
     server_options,
+    whole_at_least_zero,
 )
 
 # Everything that imports JAX is imported where it is used: --help must not take seconds.
@@ -123,14 +124,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument(
         "--stress",
-        type=at_least_zero,
-        default=0.0,
+        type=above_zero,
         metavar="SECONDS",
         help="instead, compare the replies of random traffic for this long: drafted, cached, "
         "cancelled, preempted and mixed; the first difference is shrunk and printed",
     )
     verify.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the random traffic (default 0)"
+        "--seed",
+        type=whole_at_least_zero,
+        default=0,
+        metavar="N",
+        help="of the random traffic (default 0)",
     )
     bench = command("bench", _bench, "measure how fast a model runs on this machine")
     model_argument(bench)
@@ -269,23 +273,29 @@ def _stress(stress: "Stress", options: argparse.Namespace) -> int:
     """Run random traffic, and print the smallest of it that comes out otherwise."""
     from collections import Counter
 
-    totals: Counter[str] = Counter()
-    difference = ""
-    with console.status("comparing") as status:
-        for case, outcome in stress.run(options.stress, options.seed):
-            found = outcome.__dict__.copy()
-            difference = found.pop("difference")
-            totals.update(found, rounds=1)
-            status.update(", ".join(f"{name} {count}" for name, count in totals.items()))
-            if difference:
-                print(f"DIFFERS: {difference}")
-                print("\n".join(case.lines()))
+    totals: Counter[str] = Counter(rounds=0)
+    difference, interrupted = "", False
+    try:
+        with interrupts_raise(), show_status("comparing") as status:
+            for case, outcome in stress.run(options.stress, options.seed):
+                found = outcome.__dict__.copy()
+                difference = found.pop("difference")
+                totals.update(found, rounds=1)
+                status(_counts(totals))
+                if difference:
+                    print(f"DIFFERS: {difference}")
+                    print("\n".join(case.lines()))
+    except KeyboardInterrupt:
+        interrupted = True
     if options.json:
         print(json.dumps(totals | {"difference": difference}))
     else:
-        counts = ", ".join(f"{name} {count}" for name, count in totals.items())
-        print(f"{counts}: {'a difference' if difference else 'no difference'}")
-    return int(bool(difference))
+        print(f"{_counts(totals)}: {'a difference' if difference else 'no difference'}")
+    return 1 if difference else INTERRUPTED if interrupted else 0
+
+
+def _counts(totals: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in totals.items())
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -306,10 +316,8 @@ def _bench(options: argparse.Namespace) -> int:
         drafts=False,
     )
     seconds = time.perf_counter() - started
-    with console.status("measuring") as status:
-        report = measure(
-            step, loads, name=checkpoint.name, ready_seconds=seconds, progress=status.update
-        )
+    with show_status("measuring") as status:
+        report = measure(step, loads, name=checkpoint.name, ready_seconds=seconds, progress=status)
     print(json.dumps(report.as_json()) if options.json else "\n".join(report.lines()))
     return 0
 

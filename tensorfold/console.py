@@ -1,5 +1,6 @@
 """What commands tell on standard error: lines, and how far they are."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,9 @@ from tensorfold.checkpoints.interface import Progress as ProgressEvent
 
 console = Console(stderr=True)
 
+_STATUS_SECONDS = 10.0
+"""Between the lines of a status where there is no terminal, at the least."""
+
 _TASKS = {
     "load": "loading the weights",
     "convert": "converting the weights",
@@ -27,6 +31,24 @@ _TASKS = {
 def say(line: str) -> None:
     """Print a line as it is."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def show_status(doing: str) -> Iterator[Callable[[str], None]]:
+    """Show what is done and how far it is: in place on a terminal, else a line now and then."""
+    if console.is_terminal:
+        with console.status(doing) as status:
+            yield lambda line: status.update(line)
+        return
+    said = time.monotonic()
+
+    def tell(line: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _STATUS_SECONDS:
+            said = time.monotonic()
+            say(f"{doing}: {line}")
+
+    yield tell
 
 
 @contextmanager

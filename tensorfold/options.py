@@ -167,6 +167,11 @@ def at_least_zero(text: str) -> float:
     return _read(text, float, lambda value: 0 <= value < math.inf, "a finite number of at least 0")
 
 
+def whole_at_least_zero(text: str) -> int:
+    """A whole number of at least 0."""
+    return _read(text, int, lambda value: value >= 0, "a whole number of at least 0")
+
+
 def integer(text: str) -> int:
     """Any whole number."""
     return _read(text, int, lambda _: True, "a whole number")

@@ -18,8 +18,9 @@ import openai
 import pytest
 from tiny import save_folder, tiny_checkpoint
 
-from tensorfold import __version__, cli
+from tensorfold import __version__, cli, console
 from tensorfold.engine import verify as verify_module
+from tensorfold.engine.stress import Outcome
 from tensorfold.engine.verify import Comparison
 from tensorfold.info import info_rows
 from tensorfold.runtime import step
@@ -107,6 +108,8 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
         ),
         ("serve --top-k x", "--top-k: must be a whole number, not 'x'"),
         ("serve --port 65536", "--port: must be a whole number from 0 to 65535, not '65536'"),
+        ("verify --stress 0", "--stress: must be a finite number above 0, not '0'"),
+        ("verify --seed -5", "--seed: must be a whole number of at least 0, not '-5'"),
         ("bench --streams 1,x", "--streams: must be whole numbers of at least 1 with commas"),
     ],
 )
@@ -266,6 +269,37 @@ def test_verify_exits_with_1_at_a_difference(
     out, err = capsys.readouterr()
     assert out == "same   step in 8 rows (7)\nDIFFERS: 2 rows differ rope (3)\n"
     assert "2 comparisons, 1 differences" in one_line(err)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_stress_that_is_interrupted_tells_what_it_compared(
+    as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def run(self, seconds: float, seed: int) -> Iterator[tuple[None, Outcome]]:
+            for _ in range(3):
+                yield None, Outcome(replies=2, drafted=5, accepted=4, cached=0, preempted=1)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(console, "_STATUS_SECONDS", 0.0)
+    options = cli._parser().parse_args(["verify", "--stress", "9"] + ["--json"] * as_json)
+    assert cli._stress(Interrupted(), options) == 130
+    out, err = capsys.readouterr()
+    if as_json:
+        assert json.loads(out) == {
+            "rounds": 3,
+            "replies": 6,
+            "drafted": 15,
+            "accepted": 12,
+            "cached": 0,
+            "preempted": 3,
+            "difference": "",
+        }
+    else:
+        assert out == (
+            "rounds 3, replies 6, drafted 15, accepted 12, cached 0, preempted 3: no difference\n"
+        )
+    assert err.startswith("comparing: rounds ")
 
 
 def test_a_context_the_model_does_not_have(
