@@ -11,6 +11,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+MOST_LANES = 255
+"""Replies at once: a step of the most rows has one more, so that a prompt gets on beside them."""
+
 MODEL = (
     "a Hugging Face Hub id (ORG/REPO, ORG/REPO:Q4_K_M), a folder, or a .gguf file; "
     "SmolLM2-135M-Instruct when left out"
@@ -33,10 +36,10 @@ def engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--parallel",
-        type=positive,
+        type=lanes,
         default=8,
         metavar="N",
-        help="replies that run at once (default 8)",
+        help=f"replies that run at once, at most {MOST_LANES} (default 8)",
     )
     group.add_argument(
         "--prompt-cache-gib",
@@ -155,6 +158,12 @@ def server_defaults() -> argparse.Namespace:
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     return _read(text, int, lambda value: value >= 1, "a whole number of at least 1")
+
+
+def lanes(text: str) -> int:
+    """A whole number from 1 to `MOST_LANES`."""
+    description = f"a whole number from 1 to {MOST_LANES}"
+    return _read(text, int, lambda value: 1 <= value <= MOST_LANES, description)
 
 
 def above_zero(text: str) -> float:

@@ -18,7 +18,7 @@ import openai
 import pytest
 from tiny import save_folder, tiny_checkpoint
 
-from tensorfold import __version__, cli, console
+from tensorfold import __version__, cli, console, options
 from tensorfold.engine import verify as verify_module
 from tensorfold.engine.stress import Outcome
 from tensorfold.engine.verify import Comparison
@@ -72,6 +72,10 @@ def test_chat_has_the_defaults_of_serve() -> None:
     }
 
 
+def test_a_step_has_a_row_more_than_lanes_there_may_be() -> None:
+    assert step.BUCKETS[-1] - 1 == options.MOST_LANES
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
@@ -101,6 +105,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
     ("arguments", "message"),
     [
         ("serve --context abc", "--context: must be a whole number of at least 1, not 'abc'"),
+        ("serve --parallel 256", "--parallel: must be a whole number from 1 to 255, not '256'"),
         ("serve --decode-share abc", "--decode-share: must be a finite number of at least 0, not"),
         (
             "serve --request-timeout 0",
@@ -282,8 +287,8 @@ def test_stress_that_is_interrupted_tells_what_it_compared(
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(console, "_STATUS_SECONDS", 0.0)
-    options = cli._parser().parse_args(["verify", "--stress", "9"] + ["--json"] * as_json)
-    assert cli._stress(Interrupted(), options) == 130
+    asked = cli._parser().parse_args(["verify", "--stress", "9"] + ["--json"] * as_json)
+    assert cli._stress(Interrupted(), asked) == 130
     out, err = capsys.readouterr()
     if as_json:
         assert json.loads(out) == {
