@@ -129,10 +129,10 @@ def server_options(parser: argparse.ArgumentParser) -> None:
         "defaults for requests that do not say (else the checkpoint's own)"
     )
     defaults.add_argument("--max-tokens", type=positive, default=4096, metavar="N")
-    defaults.add_argument("--temperature", type=float, metavar="T", help="0: greedy")
-    defaults.add_argument("--top-p", type=float, metavar="P")
+    defaults.add_argument("--temperature", type=finite, metavar="T", help="0: greedy")
+    defaults.add_argument("--top-p", type=finite, metavar="P")
     defaults.add_argument("--top-k", type=integer, metavar="K")
-    defaults.add_argument("--min-p", type=float, metavar="P")
+    defaults.add_argument("--min-p", type=share, metavar="P")
     defaults.add_argument(
         "--reasoning-effort",
         choices=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
@@ -174,6 +174,16 @@ def above_zero(text: str) -> float:
 def at_least_zero(text: str) -> float:
     """A finite number of at least 0."""
     return _read(text, float, lambda value: 0 <= value < math.inf, "a finite number of at least 0")
+
+
+def finite(text: str) -> float:
+    """Any finite number."""
+    return _read(text, float, math.isfinite, "a finite number")
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    return _read(text, float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
 
 
 def whole_at_least_zero(text: str) -> int:
