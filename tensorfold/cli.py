@@ -443,6 +443,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         backend=device.platform,
         device=device.device_kind,
         reasoning_effort=options.reasoning_effort,
+        drafts=drafts,
         seed_salt=salt_from_environment(),
         request_timeout=options.request_timeout,
     )

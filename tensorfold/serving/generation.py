@@ -184,7 +184,7 @@ def read_reply_options(body: Body, service: Service) -> ReplyOptions:
         stops=STOP.of(body),
         stop_ids=frozenset(stop_ids),
         ignore_eos=IGNORE_EOS.of(body),
-        draft=DRAFT.of(body),
+        draft=DRAFT.of(body) and service.drafts,
         stream=STREAM.of(body),
         include_usage=INCLUDE_USAGE.of(STREAM_OPTIONS.of(body)),
         n=CHOICES.of(body),

@@ -70,6 +70,8 @@ class Service:
     device: str | None = None
     reasoning_effort: str | None = None
     """What a chat request asks for that does not say."""
+    drafts: bool = True
+    """Whether replies may be drafted at all (--no-drafts)."""
     seed_salt: int = 0
     """What the engine derives seeds with."""
     request_timeout: float | None = None
