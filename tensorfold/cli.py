@@ -250,6 +250,7 @@ def _verify(options: argparse.Namespace) -> int:
     checkpoint = _open(options.model)
     prompts = make_prompts(checkpoint.tokenizer)
     context = max(map(len, prompts)) + options.tokens
+    _check_context(checkpoint, context, f"--tokens {options.tokens}")
     draft = _open(options.draft_model) if options.draft_model else None
     step, draft_steps = _step_functions(
         checkpoint, draft, lanes=LANES, context=context, activations=options.activations
@@ -306,6 +307,11 @@ def _bench(options: argparse.Namespace) -> int:
     loads = [Load(streams, options.prompt, options.tokens) for streams in options.streams]
     context = max(load.context for load in loads)
     lanes = max(options.streams)
+    _check_context(
+        checkpoint,
+        context,
+        f"--prompt {options.prompt} with --tokens {options.tokens} and {lanes} --streams",
+    )
     step, _ = _step_functions(
         checkpoint,
         None,
@@ -336,6 +342,17 @@ def _open(name: str | None) -> Checkpoint:
     with interrupts_raise(), show_progress() as progress:
         path = resolve(name, progress)
     return open_checkpoint(path)
+
+
+def _check_context(checkpoint: Checkpoint, needed: int, asked: str) -> None:
+    """Raise ValueError where the model has less context than what the options `asked` for needs."""
+    from tensorfold.runtime.load import describe
+
+    most = describe(checkpoint).context
+    if needed > most:
+        raise ValueError(
+            f"{asked} needs a context of {needed}, and the model's is {most}: ask for less"
+        )
 
 
 def _step_functions(
@@ -443,6 +460,7 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         backend=device.platform,
         device=device.device_kind,
         reasoning_effort=options.reasoning_effort,
+        model_context=step.model.spec.context if options.context else 0,
         drafts=drafts,
         seed_salt=salt_from_environment(),
         request_timeout=options.request_timeout,

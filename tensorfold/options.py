@@ -30,9 +30,10 @@ def engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
         "--context",
-        type=positive,
+        type=at_least_two,
         metavar="N",
-        help="tokens of prompt and reply together (default: the model's, fitted to memory)",
+        help="tokens of prompt and reply together, at least 2 (default: the model's, fitted to "
+        "memory)",
     )
     group.add_argument(
         "--parallel",
@@ -158,6 +159,11 @@ def server_defaults() -> argparse.Namespace:
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     return _read(text, int, lambda value: value >= 1, "a whole number of at least 1")
+
+
+def at_least_two(text: str) -> int:
+    """A whole number of at least 2."""
+    return _read(text, int, lambda value: value >= 2, "a whole number of at least 2")
 
 
 def lanes(text: str) -> int:

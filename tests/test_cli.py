@@ -104,7 +104,9 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("serve --context abc", "--context: must be a whole number of at least 1, not 'abc'"),
+        ("serve --context abc", "--context: must be a whole number of at least 2, not 'abc'"),
+        ("serve --context 1", "--context: must be a whole number of at least 2, not '1'"),
+        ("serve --max-tokens 0", "--max-tokens: must be a whole number of at least 1, not '0'"),
         ("serve --parallel 256", "--parallel: must be a whole number from 1 to 255, not '256'"),
         ("serve --decode-share abc", "--decode-share: must be a finite number of at least 0, not"),
         (
@@ -319,6 +321,26 @@ def test_a_context_the_model_does_not_have(
     assert capsys.readouterr().err.splitlines()[-1] == message
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "bench --prompt 510 --tokens 8 --streams 1,2",
+            "--prompt 510 with --tokens 8 and 2 --streams needs a context of ",
+        ),
+        ("verify --tokens 600", "--tokens 600 needs a context of "),
+    ],
+)
+def test_what_takes_more_context_than_the_model_has(
+    arguments: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *more = arguments.split()
+    assert cli.main([command, str(folder), *more]) == 1
+    said = one_line(capsys.readouterr().err)
+    assert said.startswith(f"tensorfold: {message}")
+    assert said.endswith("and the model's is 512: ask for less")
+
+
 def test_a_port_in_use_is_said_before_anything_is_loaded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -398,6 +420,7 @@ def test_serve_answers_openai_clients_and_stops(server: Server) -> None:
         client.completions.create(model="tiny", prompt="x" * 300)
     assert error.value.code == "context_length_exceeded"
     assert "maximum context length is 256 tokens" in error.value.message
+    assert "The server's --context may allow up to 512" in error.value.message
 
     with urllib.request.urlopen(server.url.removesuffix("/v1") + "/health") as answer:
         health = json.load(answer)

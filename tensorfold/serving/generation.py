@@ -280,7 +280,9 @@ def _request(
     context = service.engine.limits.context
     room = context - len(tokens)
     if room < 1 or (options.max_tokens is not None and options.max_tokens > room):
-        raise context_exceeded(context, len(tokens), options.max_tokens, param)
+        raise context_exceeded(
+            context, len(tokens), options.max_tokens, param, service.model_context
+        )
     return Request(
         id=reply_id,
         prompt=tokens,

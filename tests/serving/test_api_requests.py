@@ -115,6 +115,15 @@ async def test_cases_139_140_a_request_that_does_not_fit(path, stream, fields):
     assert client.engine.requests == []
 
 
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_window_that_could_be_larger_is_told(path):
+    for model_context, more in ((0, "."), (4096, "."), (8192, "--context may allow up to 8192.")):
+        client = Client(model_context=model_context)
+        error = await client.refused(path, question(path) | {"max_tokens": 5000})
+        assert error["message"].endswith(more)
+        assert ("--context" in error["message"]) == (more != ".")
+
+
 async def test_a_request_may_fill_the_window_to_its_last_token():
     client = Client()
     await client.ask(TEXT, prompt="x" * 4095)
