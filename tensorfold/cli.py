@@ -23,6 +23,7 @@ from tensorfold.options import (
     model_argument,
     positive,
     positives,
+    refuse_engine_options,
     scheduling_options,
     server_defaults,
     server_options,
@@ -232,6 +233,7 @@ def _chat(options: argparse.Namespace) -> int:
 
     if options.model and re.match(r"https?://|[\w.-]+:\d+$", options.model):
         url = options.model if "://" in options.model else f"http://{options.model}"
+        refuse_engine_options(options, url)
         with interrupts_raise():
             return chat(url, system=options.system, api_key=options.api_key)
     engine, app = _start(_open(options.model), options)

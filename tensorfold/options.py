@@ -156,6 +156,19 @@ def server_defaults() -> argparse.Namespace:
     return parser.parse_args([])
 
 
+def refuse_engine_options(options: argparse.Namespace, url: str) -> None:
+    """Raise ValueError for an option that only a model loaded here could follow."""
+    parser = argparse.ArgumentParser(add_help=False)
+    engine_options(parser)
+    scheduling_options(parser)
+    for name, default in vars(parser.parse_args([])).items():
+        if getattr(options, name) != default:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for a model that is loaded here: leave it out, or "
+                f"give it to the server at {url}"
+            )
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     return _read(text, int, lambda value: value >= 1, "a whole number of at least 1")

@@ -351,6 +351,22 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(
     assert capsys.readouterr().err.startswith(message)
 
 
+@pytest.mark.parametrize(
+    "flag", ["--context 99", "--activations int8", "--draft-model x", "--no-drafts"]
+)
+def test_a_chat_with_a_server_takes_no_engine_options(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["chat", "127.0.0.1:1", *flag.split()]) == 1
+    name = flag.split()[0]
+    assert one_line(capsys.readouterr().err) == (
+        f"tensorfold: {name} is for a model that is loaded here: leave it out, or give it to the "
+        "server at http://127.0.0.1:1"
+    )
+    assert cli.main(["chat", "127.0.0.1:1"]) == 1
+    assert "can't talk to http://127.0.0.1:1" in one_line(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
 def test_a_port_that_is_none(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
