@@ -227,7 +227,8 @@ class Scheduler:
 
     def _keep_state(self, reply: Reply) -> None:
         """Have the state of the reply's lane kept for the end of its last full page. A lane holds
-        what is needed to go on there until it has run 64 rows more."""
+        what is needed to go on there until it has run a page more and most of another, so that
+        drafts which were not kept do no harm."""
         holding, snapshots = reply.holding, self.pool.snapshots
         assert holding is not None
         node = holding.path[-1]
