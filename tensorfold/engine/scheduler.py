@@ -159,10 +159,12 @@ class Scheduler:
         """Pages for the reply's next rows."""
         holding = reply.holding
         assert holding is not None
-        pages = holding.pages
-        while len(pages) * PAGE < reply.filled + rows:
-            pages.append(self.pool.take(holding))
-        self.block_table[reply.lane, : len(pages)] = pages
+        while holding.tokens < reply.filled + rows:
+            self.pool.take(holding)
+        if holding.changed:
+            pages = holding.pages
+            self.block_table[reply.lane, : len(pages)] = pages
+            holding.changed = False
 
     def advance(self, reply: Reply, filled: int) -> None:
         """The reply's rows up to position `filled` stand; full pages are shared from here on."""
