@@ -215,8 +215,11 @@ class Engine(Protocol):
         """The engine's fixed capacity."""
         ...
 
-    def submit(self, request: Request, deliver: Callable[[Event], None]) -> None:
-        """Queue `request` and return at once.
+    def submit(
+        self, request: Request, deliver: Callable[[Event], None], *, joins: bool = False
+    ) -> None:
+        """Queue `request` and return at once. One that `joins` belongs to a request that was taken,
+        as another choice of it, and is taken however many wait.
 
         `deliver` is called from the engine's thread with each event in order and must not block;
         the last one is always a `Finished`. Raises `ValueError` for a request that can never run

@@ -63,6 +63,8 @@ class Holding:
     """Pages that it may still take."""
     known: int = 0
     """Positions at the start whose pages were in the tree, shared or not."""
+    changed: bool = True
+    """Whether `pages` are others than when this was last set to False."""
 
     @property
     def pages(self) -> list[int]:
@@ -73,6 +75,11 @@ class Holding:
     def shared_tokens(self) -> int:
         """Positions on shared pages."""
         return (len(self.path) - 1) * PAGE
+
+    @property
+    def tokens(self) -> int:
+        """Positions on all pages."""
+        return self.shared_tokens + len(self.own) * PAGE
 
 
 class PagePool:
@@ -164,6 +171,7 @@ class PagePool:
         holding.own.clear()
         self._take_up(node)
         holding.path.append(node)
+        holding.changed = True
         self._give_back_reserved(holding, 1)
         return True
 
@@ -184,6 +192,7 @@ class PagePool:
             self._evict()
         page = self._free.pop()
         holding.own.append(page)
+        holding.changed = True
         return page
 
     @property
@@ -203,6 +212,7 @@ class PagePool:
         else:
             self._free.append(page)
             self._take_up(node)
+            holding.changed = True
         holding.path.append(node)
 
     def release(self, holding: Holding, rest: tuple[int, ...]) -> None:

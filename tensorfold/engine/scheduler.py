@@ -159,10 +159,12 @@ class Scheduler:
         """Pages for the reply's next rows."""
         holding = reply.holding
         assert holding is not None
-        pages = holding.pages
-        while len(pages) * PAGE < reply.filled + rows:
-            pages.append(self.pool.take(holding))
-        self.block_table[reply.lane, : len(pages)] = pages
+        while holding.tokens < reply.filled + rows:
+            self.pool.take(holding)
+        if holding.changed:
+            pages = holding.pages
+            self.block_table[reply.lane, : len(pages)] = pages
+            holding.changed = False
 
     def advance(self, reply: Reply, filled: int) -> None:
         """The reply's rows up to position `filled` stand; full pages are shared from here on."""
@@ -227,7 +229,8 @@ class Scheduler:
 
     def _keep_state(self, reply: Reply) -> None:
         """Have the state of the reply's lane kept for the end of its last full page. A lane holds
-        what is needed to go on there until it has run 64 rows more."""
+        what is needed to go on there until it has run a page more and most of another, so that
+        drafts which were not kept do no harm."""
         holding, snapshots = reply.holding, self.pool.snapshots
         assert holding is not None
         node = holding.path[-1]

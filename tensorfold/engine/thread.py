@@ -45,7 +45,9 @@ class ThreadEngine:
         """The engine's fixed capacity."""
         return self._limits
 
-    def submit(self, request: Request, deliver: Callable[[Event], None]) -> None:
+    def submit(
+        self, request: Request, deliver: Callable[[Event], None], *, joins: bool = False
+    ) -> None:
         """Queue `request` (see `Engine.submit`)."""
         check(request, self._limits)
         reply = make_reply(request, deliver, self._limits.vocab_size, self._salt)
@@ -55,7 +57,7 @@ class ThreadEngine:
                 self._arriving[request.background] -= 1
                 self._worker.add(reply)
 
-        self._command(add, queues=request)
+        self._command(add, queues=request, joins=joins)
 
     def cancel(self, request_id: str) -> None:
         """End a reply at the next step, or before it starts."""
@@ -76,13 +78,16 @@ class ThreadEngine:
         if first:
             self._compiles.close()
 
-    def _command(self, action: Callable[[], None], queues: Request | None = None) -> None:
+    def _command(
+        self, action: Callable[[], None], queues: Request | None = None, joins: bool = False
+    ) -> None:
         """Have the engine's thread do something, which may be to queue a reply."""
         with self._changed:
             if self._closing:
                 raise EngineClosed("the engine has stopped")
             if queues:
-                self._refuse_if_full(queues.background)
+                if not joins:
+                    self._refuse_if_full(queues.background)
                 self._arriving[queues.background] += 1
             self._commands.append(action)
             self._changed.notify()

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -218,8 +219,8 @@ class Worker:
         # Rows from the prompt's last on draw; those of a reply that runs again draw what they drew.
         quiet = max(0, reply.prompt_length - 1 - reply.filled)
         draws = max(0, len(tokens) - quiet)
-        if reply.rules and not reply.rules.masks_only:
-            draws = 0  # `_draw_ruled` does.
+        if not _draws_in_step(reply):
+            draws = 0
         masks = [row.mask for row in rules] if draws else ()
         return Part(reply, Span(reply.lane, reply.filled, tokens, draws, masks), drafts, rules)
 
@@ -235,37 +236,22 @@ class Worker:
         answers = self.runner.run(
             [part.span for part in parts], scheduler.block_table, scheduler.settings
         )
-        draws, start = [], 0
-        for part, answer in zip(parts, answers, strict=True):
-            if part.reply.rules and not part.reply.rules.masks_only:
-                draws.append(self._draw_ruled(part, start))
-            else:
-                pairs = zip(answer.tokens, answer.digests, strict=True)
-                draws.append([Draw(*pair) for pair in pairs])
-            start += len(part.span.tokens)
-        return draws
+        return self._draws(parts, answers)
 
-    def _draw_ruled(self, part: Part, start: int) -> list[Draw]:
-        """Draw the part's rows, which stand at `start` in the step, under its rules."""
-        reply, span = part.reply, part.span
-        length, request = len(span.tokens), reply.request
-        if request.prompt_logprobs is not None and not reply.drawn:
-            targets = reply.known[span.position + 1 : span.position + length + 1]
-            given = [
-                HeadRow(start + i, span.lane, span.position + i + 1, asked=True, given=target)
-                for i, target in enumerate(targets)
-            ]
-            for row, drawn in zip(given, self.runner.draw(given), strict=True):
-                reply.prompt_logprobs.append(_logprobs(drawn, row.given, request.prompt_logprobs))
-        first, most = length - len(part.rules), request.logprobs
-        asked = most is not None
-        rows = [
-            HeadRow(start + first + i, span.lane, span.position + first + i + 1, rules, asked)
-            for i, rules in enumerate(part.rules)
-        ]
+    def _draws(self, parts: Sequence[Part], answers: Sequence[Drawn]) -> list[list[Draw]]:
+        """What was drawn for each part: in the step, or by the head for all others together."""
+        asked: list[list[HeadRow]] = []
+        start = 0
+        for part in parts:
+            asked.append([] if _draws_in_step(part.reply) else _head_rows(part, start))
+            start += len(part.span.tokens)
+        rows = [row for each in asked for row in each]
+        drawn = iter(self.runner.draw(rows) if rows else [])
         return [
-            Draw(d.token, d.digest, None if most is None else _logprobs(d, d.token, most))
-            for d in (self.runner.draw(rows) if rows else [])
+            [Draw(*pair) for pair in zip(answer.tokens, answer.digests, strict=True)]
+            if _draws_in_step(part.reply)
+            else _head_draws(part, own, list(islice(drawn, len(own))))
+            for part, answer, own in zip(parts, answers, asked, strict=True)
         ]
 
     def _take(self, part: Part, draws: Sequence[Draw]) -> int:
@@ -372,6 +358,42 @@ class Worker:
             _log.exception("request %s could not take an event", reply.request.id)
             return False
         return True
+
+
+def _draws_in_step(reply: Reply) -> bool:
+    """Whether the step itself draws for the reply; if not, the head does by itself."""
+    return not reply.rules or reply.rules.masks_only
+
+
+def _head_rows(part: Part, start: int) -> list[HeadRow]:
+    """What the head is to do of the part's rows, which stand at `start` in the step: log
+    probabilities of the prompt, if they are asked for, and then draws under the part's rules."""
+    reply, span = part.reply, part.span
+    length, request = len(span.tokens), reply.request
+    rows = []
+    if request.prompt_logprobs is not None and not reply.drawn:
+        targets = reply.known[span.position + 1 : span.position + length + 1]
+        rows = [
+            HeadRow(start + i, span.lane, span.position + i + 1, asked=True, given=target)
+            for i, target in enumerate(targets)
+        ]
+    first, asked = length - len(part.rules), request.logprobs is not None
+    return rows + [
+        HeadRow(start + first + i, span.lane, span.position + first + i + 1, rules, asked)
+        for i, rules in enumerate(part.rules)
+    ]
+
+
+def _head_draws(part: Part, rows: Sequence[HeadRow], drawn: Sequence[HeadDrawn]) -> list[Draw]:
+    """The part's draws; log probabilities of its prompt go to the reply."""
+    reply, most = part.reply, part.reply.request.logprobs
+    told = len(rows) - len(part.rules)
+    for row, each in zip(rows[:told], drawn[:told], strict=True):
+        reply.prompt_logprobs.append(_logprobs(each, row.given, reply.request.prompt_logprobs or 0))
+    return [
+        Draw(d.token, d.digest, None if most is None else _logprobs(d, d.token, most))
+        for d in drawn[told:]
+    ]
 
 
 def _logprobs(drawn: HeadDrawn, token: int, most: int) -> TokenLogprobs:

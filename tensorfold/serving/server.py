@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import threading
@@ -66,7 +67,13 @@ def serve(
             ready(address_of(listener))
         await _run(app, listener, stop, hurry, grace_seconds)
 
-    asyncio.run(run())
+    # Modules and weights stay: looking through them again would be a pause of a tenth of a second.
+    gc.collect()
+    gc.freeze()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.unfreeze()
 
 
 class _Connection(TCPServer):

@@ -176,6 +176,17 @@ def test_no_more_wait_than_may() -> None:
         runner.go.set()
 
 
+def test_choices_of_one_request_count_once() -> None:
+    runner = HeldRunner(StateShape(lanes=1, context=256, pages=4))
+    with engine_on(runner, most_waiting=1) as engine:
+        choices = [Waiter() for _ in range(5)]
+        for index, waiter in enumerate(choices):
+            engine.submit(ask(f"choice {index}"), waiter, joins=index > 0)
+        assert taken(engine, ask("another")) == [False]
+        runner.go.set()
+        assert [len(waiter.wait().tokens) for waiter in choices] == [len(solo(ask("")))] * 5
+
+
 def test_the_background_takes_no_place_from_others() -> None:
     runner = HeldRunner(StateShape(lanes=2, context=256, pages=8))
     with engine_on(runner, most_waiting=2) as engine:

@@ -115,7 +115,10 @@ def check_pages(worker: Worker) -> None:
     holder: dict[int, tuple[int, ...]] = {}
     for reply in scheduler.running:
         assert reply.holding is not None
-        for index, page in enumerate(reply.holding.pages):
+        pages = reply.holding.pages
+        table = scheduler.block_table[reply.lane, : len(pages)].tolist()
+        assert table == pages or reply.holding.changed
+        for index, page in enumerate(pages):
             prefix = tuple(reply.known[: 64 * (index + 1)])
             shared = index < len(reply.holding.path) - 1
             assert page not in holder or (shared and holder[page] == prefix)

@@ -500,7 +500,7 @@ def test_the_service_cannot_be_changed():
 
 async def test_engine_refusals_are_bad_requests():
     class Refusing(ScriptedEngine):
-        def submit(self, request, deliver):
+        def submit(self, request, deliver, *, joins):
             raise ValueError("this request can never run")
 
     for path in ROUTES:

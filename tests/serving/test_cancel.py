@@ -114,7 +114,7 @@ async def test_time_in_the_queue_counts_and_a_reply_in_time_is_whole():
 async def test_a_full_queue_says_when_to_come_again(stream):
     client = Client()
 
-    def full(request, deliver):
+    def full(request, deliver, *, joins):
         raise EngineFull("4 replies wait already, and 4 may (--max-queue)")
 
     client.engine.submit = full
