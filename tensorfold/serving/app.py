@@ -61,7 +61,7 @@ class App(Quart):
         if scope["type"] != "http":
             await super().asgi_app(scope, receive, send)
             return
-        connection = Connection()
+        connection = Connection(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin1"))
         self._open.add(connection)
         scope["path"] = scope["path"].rstrip("/") or "/"
         scope["state"] = {**scope.get("state", {}), CONNECTION: connection}
@@ -79,8 +79,9 @@ class App(Quart):
             connection.end()
 
     def cancel(self, reply_id: str) -> bool:
-        """Stop the replies of the request with this id; False if none is running or waiting."""
-        return any(connection.cancel(reply_id) for connection in self._open)
+        """Stop the replies of the requests with this id, ours or the client's own; False if none is
+        running or waiting."""
+        return any([connection.cancel(reply_id) for connection in self._open])
 
     async def read_whole_request(self) -> None:
         """Wait for the rest of a request's body. Raises `ApiError` if the server stops first."""
