@@ -59,3 +59,12 @@ def test_one_in_a_callback_of_the_collector_is_not_lost(command: str, last: str)
         process.kill()
     assert (process.returncode, err) == (130, "")
     assert out.removeprefix("stop\n") == last
+
+
+def test_the_program_imports_nothing_large_before_it_handles_one() -> None:
+    code = (
+        "import sys\n"
+        "import tensorfold.__main__\n"
+        "assert not {'numpy', 'rich', 'jax', 'tensorfold.cli'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
