@@ -172,13 +172,15 @@ class Limits:
 class EngineStats:
     """Counters since the start, and gauges of this moment.
 
-    pages_used are held by replies, pages_cached kept for later ones; cached_tokens were found
-    instead of read; preempted counts replies put back in the queue; step_seconds is how long the
-    step that runs now has taken, 0 between steps.
+    pages_used are held by replies, pages_cached kept for later ones; running_tokens are those that
+    running replies have so far; cached_tokens were found instead of read; preempted counts replies
+    put back in the queue; step_seconds is how long the step that runs now has taken, 0 between
+    steps.
     """
 
     running: int = 0
     waiting: int = 0
+    running_tokens: int = 0
     pages_used: int = 0
     pages_cached: int = 0
     pages_total: int = 0

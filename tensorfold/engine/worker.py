@@ -155,10 +155,11 @@ class Worker:
         """Counters and gauges; rates are over the last two seconds."""
         now, step_started = time.monotonic(), self._step_started
         recent = [entry for entry in tuple(self._recent) if entry[0] >= now - _RATE_SECONDS]
-        pool = self.scheduler.pool
+        pool, running = self.scheduler.pool, tuple(self.scheduler.running)
         return EngineStats(
-            running=len(self.scheduler.running),
+            running=len(running),
             waiting=len(self.scheduler.waiting),
+            running_tokens=sum(reply.drawn for reply in running),
             pages_used=pool.held,
             pages_cached=pool.kept,
             pages_total=pool.total,

@@ -1,5 +1,6 @@
 """How much state fits in memory, asked before it is taken."""
 
+import math
 import os
 from pathlib import Path
 
@@ -29,23 +30,26 @@ def fit_state(
     take at most half of it.
 
     Raises ValueError, naming the figures and the flag, for a `context` or a cache that does not
-    fit, for a `context` that the model was not made for, and for more lanes than their own state
-    leaves room for.
+    fit, for a `context` that the model was not made for, for more lanes than their own state leaves
+    room for, and where there is no room for anything.
     """
     if context is not None and context > model_context:
         raise ValueError(f"--context {context} is more than the model's {model_context}")
     page_bytes, lane_bytes = state_bytes(layers)
     free = free_bytes() if free is None else free
-    if lanes * lane_bytes > free:
+    if lane_bytes + page_bytes > free:
+        raise ValueError(_told_too_little(lane_bytes + page_bytes))
+    if lanes * lane_bytes + page_bytes > free:
         raise ValueError(
             f"{lanes} lanes need {lanes * lane_bytes / _GIB:.2f} GiB for their recurrent state and "
-            f"{free / _GIB:.2f} GiB are free: use --parallel {free // lane_bytes} or less"
+            f"{free / _GIB:.2f} GiB are free: "
+            f"use --parallel {(free - page_bytes) // lane_bytes} or less"
         )
     free -= lanes * lane_bytes
     most = free // page_bytes
     wanted = -(-(context or model_context) // PAGE)
     if wanted > most:
-        if context is not None or most < 1:
+        if context is not None:
             raise ValueError(
                 f"a context of {context or model_context} tokens needs "
                 f"{wanted * page_bytes / _GIB:.2f} GiB for one reply's keys and values and "
@@ -81,17 +85,33 @@ def _rounded(count: int) -> int:
 def free_bytes() -> int:
     """Memory that may be taken: what the system and this process's control groups leave, less
     a reserve (TENSORFOLD_MEMORY_RESERVE_GIB; else a tenth of the machine, at least 1 GiB)."""
+    available, reserve = _available_and_reserve()
+    return max(0, int(available - reserve))
+
+
+def _told_too_little(needed: int) -> str:
+    available, reserve = (count / _GIB for count in _available_and_reserve())
+    return (
+        f"a reply of {PAGE} tokens needs {needed / 2**20:.1f} MiB: {available:.2f} GiB are free, "
+        f"and {reserve:.2f} GiB must stay so: free some, or set "
+        "TENSORFOLD_MEMORY_RESERVE_GIB to less"
+    )
+
+
+def _available_and_reserve() -> tuple[int, float]:
     total, available = _system_memory()
     for limit, used in _cgroup_memory():
         total, available = min(total, limit), min(available, limit - used)
-    reserve = os.environ.get("TENSORFOLD_MEMORY_RESERVE_GIB")
+    text = os.environ.get("TENSORFOLD_MEMORY_RESERVE_GIB")
     try:
-        kept = float(reserve) * _GIB if reserve else max(total / 10, _GIB)
+        reserve = float(text) * _GIB if text else max(total / 10, _GIB)
     except ValueError:
+        reserve = math.nan
+    if not 0 <= reserve < math.inf:
         raise ValueError(
-            f"TENSORFOLD_MEMORY_RESERVE_GIB must be a number, not {reserve!r}"
-        ) from None
-    return max(0, int(available - kept))
+            f"TENSORFOLD_MEMORY_RESERVE_GIB must be a finite number of at least 0, not {text!r}"
+        )
+    return available, reserve
 
 
 def _system_memory() -> tuple[int, int]:

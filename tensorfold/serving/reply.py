@@ -254,7 +254,9 @@ def _decided(gathered: dict[int, list[Part]]) -> list[Update]:
 class Connection:
     """A client's connection, for as long as it is there to read."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        """`name` is the client's own for the request."""
+        self._name = name
         self._replies: list[Replies] = []
         self._ended = False
 
@@ -265,8 +267,8 @@ class Connection:
             replies.cancel()
 
     def cancel(self, reply_id: str) -> bool:
-        """Stop the replies of the request with this id; False if there are none to stop."""
-        found = [each for each in self._replies if each.id == reply_id and each.open]
+        """Stop the replies of the request with this id or name; False if there are none to stop."""
+        found = [each for each in self._replies if reply_id in (each.id, self._name) and each.open]
         for replies in found:
             replies.cancel(cancelled())
         return bool(found)

@@ -19,7 +19,8 @@ from tensorfold.serving.app import App
 from tensorfold.serving.listener import BACKLOG, address_of, listen
 
 GRACE_SECONDS = 10.0
-_LAST_SECONDS = 2.0
+_LAST_SECONDS = 1.0
+"""For the last words of replies that were ended."""
 
 
 @dataclass(frozen=True)

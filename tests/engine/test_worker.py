@@ -13,7 +13,7 @@ from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo, solo_
 
 from tensorfold.engine.drafts.copies import CopySource
 from tensorfold.engine.drafts.drafting import Drafting
-from tensorfold.engine.interface import NewTokens, PromptLogprobs, Request, Sampling
+from tensorfold.engine.interface import Finished, NewTokens, PromptLogprobs, Request, Sampling
 from tensorfold.engine.masks import allows, mask_of
 from tensorfold.engine.pages import PagePool
 from tensorfold.engine.reply import Reply
@@ -499,6 +499,22 @@ def test_unknown_ids_are_ignored_and_end_all_ends_all() -> None:
     worker.end_all("cancelled")
     assert [listener.end.reason for _, listener in replies] == ["cancelled"] * 3
     assert_all_free(worker)
+
+
+def test_figures_count_the_tokens_of_running_replies() -> None:
+    worker, _ = make_worker()
+    listeners = []
+    for name, most in (("short", 2), ("long", 9), ("longer", 12)):
+        reply, listener = queue(ask(name, max_tokens=most))
+        worker.add(reply)
+        listeners.append(listener)
+    for _ in range(5):
+        worker.step()
+    ended, *running = listeners
+    assert isinstance(ended.events[-1], Finished)
+    assert worker.stats().running_tokens == sum(len(each.tokens) for each in running) > 0
+    finish(worker)
+    assert worker.stats().running_tokens == 0
 
 
 def test_figures_count_what_was_done() -> None:
