@@ -6,7 +6,9 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from tiny import open_step, save_folder, tiny_checkpoint
@@ -206,3 +208,21 @@ def test_a_context_too_long_costs_no_load(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(type(checkpoint), "read", never)
     with pytest.raises(ValueError, match="--context 513 is more than the model's 512"):
         open_step_function(checkpoint, lanes=1, context=513, kept=KeptFiles(tmp_path))
+
+
+def test_mapped_weights_are_not_taken_for_free_memory(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kept, _ = first
+    free: list[int] = []
+
+    def fit(*layers: object, **given: Any) -> StateShape:
+        free.append(given["free"])
+        return fit_state(*layers, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(start, "free_bytes", lambda: 10**9)
+    monkeypatch.setattr(start, "fit_state", fit)
+    step = open_model(folder, copy_of(kept, tmp_path))
+    weights = sum(array.nbytes for array in jax.tree.leaves(step.model.leaves))
+    assert weights > 10_000
+    assert free == [10**9, 10**9 - weights]
