@@ -24,11 +24,18 @@ from tensorfold.runtime.probe import run_alone
 from tensorfold.runtime.step import StateShape, StepFunction
 
 ONE_BUCKET = (8,)
+FREE = 10**9
+"""Bytes. Programs are of a number of pages, which the memory that is free decides."""
+
+
+def make_starts_alike(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+    patch.setattr(start, "free_bytes", lambda: FREE)
 
 
 @pytest.fixture(autouse=True)
-def one_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+def starts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_starts_alike(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[li
     root = tmp_path_factory.mktemp("warm")
     folder = save_folder(root / "model")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+        make_starts_alike(patch)
         step = open_model(folder, root / "kept")
         start_engine(step).close()
         return folder, root / "kept", run_alone(step)
@@ -220,9 +227,8 @@ def test_mapped_weights_are_not_taken_for_free_memory(
         free.append(given["free"])
         return fit_state(*layers, **given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(start, "free_bytes", lambda: 10**9)
     monkeypatch.setattr(start, "fit_state", fit)
     step = open_model(folder, copy_of(kept, tmp_path))
     weights = sum(array.nbytes for array in jax.tree.leaves(step.model.leaves))
     assert weights > 10_000
-    assert free == [10**9, 10**9 - weights]
+    assert free == [FREE, FREE - weights]
