@@ -6,36 +6,28 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-
 from tensorfold import __version__
 from tensorfold.checkpoints.interface import Checkpoint, CheckpointError
-from tensorfold.checkpoints.interface import Progress as ProgressEvent
+from tensorfold.console import console, say, show_progress, show_status
+from tensorfold.interrupts import INTERRUPTED, interrupts_exit, interrupts_raise
 from tensorfold.options import (
     MODEL,
+    above_zero,
     activations_option,
-    at_least_zero,
     engine_options,
     model_argument,
     positive,
     positives,
+    refuse_engine_options,
     scheduling_options,
     server_defaults,
     server_options,
+    whole_at_least_zero,
 )
 
 # Everything that imports JAX is imported where it is used: --help must not take seconds.
@@ -47,26 +39,25 @@ if TYPE_CHECKING:
     from tensorfold.runtime.step import StepFunction
     from tensorfold.serving.app import App
 
-_console = Console(stderr=True)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status."""
-    options = _parser().parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    run: Callable[[argparse.Namespace], int] = options.run
-    try:
-        return run(options)
-    except (CheckpointError, ValueError, OSError, RuntimeError) as error:
-        text = str(error)
-        if isinstance(error, OSError) and error.strerror and error.filename is None:
-            text = error.strerror  # without its number
-        _console.print(
-            f"tensorfold: {text}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    with interrupts_exit():
+        options = _parser().parse_args(arguments)
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        run: Callable[[argparse.Namespace], int] = options.run
+        try:
+            return run(options)
+        except (CheckpointError, ValueError, OSError, RuntimeError) as error:
+            text = str(error)
+            if isinstance(error, OSError) and error.strerror and error.filename is None:
+                text = error.strerror  # without its number
+            console.print(
+                f"tensorfold: {text}", style="red", markup=False, highlight=False, soft_wrap=True
+            )
+            return 1
+        except KeyboardInterrupt:
+            return INTERRUPTED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -134,14 +125,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify.add_argument(
         "--stress",
-        type=at_least_zero,
-        default=0.0,
+        type=above_zero,
         metavar="SECONDS",
         help="instead, compare the replies of random traffic for this long: drafted, cached, "
         "cancelled, preempted and mixed; the first difference is shrunk and printed",
     )
     verify.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the random traffic (default 0)"
+        "--seed",
+        type=whole_at_least_zero,
+        default=0,
+        metavar="N",
+        help="of the random traffic (default 0)",
     )
     bench = command("bench", _bench, "measure how fast a model runs on this machine")
     model_argument(bench)
@@ -178,18 +172,18 @@ def _serve(options: argparse.Namespace) -> int:
     drain = options.drain_seconds
 
     def ready(url: str) -> None:
-        _say(f"{url}/v1 is ready after {time.perf_counter() - started:.1f} s; Ctrl-C stops")
+        say(f"{url}/v1 is ready after {time.perf_counter() - started:.1f} s; Ctrl-C stops")
 
     def stopping() -> None:
         replies = engine.stats().running + engine.stats().waiting
         if replies:
-            _say(
+            say(
                 f"stopping: replies still running: {replies}, "
                 f"with {drain:g} s to finish; Ctrl-C again ends them"
             )
 
     if options.host not in ("127.0.0.1", "::1", "localhost"):
-        _say(f"warning: anyone who reaches {options.host} can use this server")
+        say(f"warning: anyone who reaches {options.host} can use this server")
     try:
         with watching(engine):
             serve(
@@ -205,14 +199,10 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _say(line: str) -> None:
-    _console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
 def _pull(options: argparse.Namespace) -> int:
     from tensorfold.checkpoints.hub import pull
 
-    with _progress() as progress:
+    with interrupts_raise(), show_progress() as progress:
         path = pull(options.model, progress)
     print(path)
     return 0
@@ -231,7 +221,7 @@ def _convert(options: argparse.Namespace) -> int:
     else:
         bits, turned = None, frozenset()
     group = options.group or 32
-    with _progress() as progress:
+    with interrupts_raise(), show_progress() as progress:
         convert(checkpoint, options.out, bits=bits, group=group, turned=turned, progress=progress)
     print(options.out)
     return 0
@@ -243,10 +233,12 @@ def _chat(options: argparse.Namespace) -> int:
 
     if options.model and re.match(r"https?://|[\w.-]+:\d+$", options.model):
         url = options.model if "://" in options.model else f"http://{options.model}"
-        return chat(url, system=options.system, api_key=options.api_key)
+        refuse_engine_options(options, url)
+        with interrupts_raise():
+            return chat(url, system=options.system, api_key=options.api_key)
     engine, app = _start(_open(options.model), options)
     try:
-        with serve_in_background(app) as server:
+        with interrupts_raise(), serve_in_background(app) as server:
             return chat(server.url, system=options.system)
     finally:
         engine.close()
@@ -260,6 +252,7 @@ def _verify(options: argparse.Namespace) -> int:
     checkpoint = _open(options.model)
     prompts = make_prompts(checkpoint.tokenizer)
     context = max(map(len, prompts)) + options.tokens
+    _check_context(checkpoint, context, f"--tokens {options.tokens}")
     draft = _open(options.draft_model) if options.draft_model else None
     step, draft_steps = _step_functions(
         checkpoint, draft, lanes=LANES, context=context, activations=options.activations
@@ -275,7 +268,7 @@ def _verify(options: argparse.Namespace) -> int:
         else:
             verdict = f"DIFFERS: {comparison.difference}" if comparison.difference else "same"
             print(f"{verdict:6} {comparison.name} ({comparison.compared})", flush=True)
-    _console.print(f"{compared} comparisons, {differences} differences")
+    console.print(f"{compared} comparisons, {differences} differences")
     return int(differences > 0)
 
 
@@ -283,23 +276,29 @@ def _stress(stress: "Stress", options: argparse.Namespace) -> int:
     """Run random traffic, and print the smallest of it that comes out otherwise."""
     from collections import Counter
 
-    totals: Counter[str] = Counter()
-    difference = ""
-    with _console.status("comparing") as status:
-        for case, outcome in stress.run(options.stress, options.seed):
-            found = outcome.__dict__.copy()
-            difference = found.pop("difference")
-            totals.update(found, rounds=1)
-            status.update(", ".join(f"{name} {count}" for name, count in totals.items()))
-            if difference:
-                print(f"DIFFERS: {difference}")
-                print("\n".join(case.lines()))
+    totals: Counter[str] = Counter(rounds=0)
+    difference, interrupted = "", False
+    try:
+        with interrupts_raise(), show_status("comparing") as status:
+            for case, outcome in stress.run(options.stress, options.seed):
+                found = outcome.__dict__.copy()
+                difference = found.pop("difference")
+                totals.update(found, rounds=1)
+                status(_counts(totals))
+                if difference:
+                    print(f"DIFFERS: {difference}")
+                    print("\n".join(case.lines()))
+    except KeyboardInterrupt:
+        interrupted = True
     if options.json:
         print(json.dumps(totals | {"difference": difference}))
     else:
-        counts = ", ".join(f"{name} {count}" for name, count in totals.items())
-        print(f"{counts}: {'a difference' if difference else 'no difference'}")
-    return int(bool(difference))
+        print(f"{_counts(totals)}: {'a difference' if difference else 'no difference'}")
+    return 1 if difference else INTERRUPTED if interrupted else 0
+
+
+def _counts(totals: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in totals.items())
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -310,6 +309,11 @@ def _bench(options: argparse.Namespace) -> int:
     loads = [Load(streams, options.prompt, options.tokens) for streams in options.streams]
     context = max(load.context for load in loads)
     lanes = max(options.streams)
+    _check_context(
+        checkpoint,
+        context,
+        f"--prompt {options.prompt} with --tokens {options.tokens} and {lanes} --streams",
+    )
     step, _ = _step_functions(
         checkpoint,
         None,
@@ -320,10 +324,8 @@ def _bench(options: argparse.Namespace) -> int:
         drafts=False,
     )
     seconds = time.perf_counter() - started
-    with _console.status("measuring") as status:
-        report = measure(
-            step, loads, name=checkpoint.name, ready_seconds=seconds, progress=status.update
-        )
+    with show_status("measuring") as status:
+        report = measure(step, loads, name=checkpoint.name, ready_seconds=seconds, progress=status)
     print(json.dumps(report.as_json()) if options.json else "\n".join(report.lines()))
     return 0
 
@@ -339,8 +341,20 @@ def _info(options: argparse.Namespace) -> int:
 def _open(name: str | None) -> Checkpoint:
     from tensorfold.checkpoints.hub import open_checkpoint, resolve
 
-    with _progress() as progress:
-        return open_checkpoint(resolve(name, progress))
+    with interrupts_raise(), show_progress() as progress:
+        path = resolve(name, progress)
+    return open_checkpoint(path)
+
+
+def _check_context(checkpoint: Checkpoint, needed: int, asked: str) -> None:
+    """Raise ValueError where the model has less context than what the options `asked` for needs."""
+    from tensorfold.runtime.load import describe
+
+    most = describe(checkpoint).context
+    if needed > most:
+        raise ValueError(
+            f"{asked} needs a context of {needed}, and the model's is {most}: ask for less"
+        )
 
 
 def _step_functions(
@@ -362,7 +376,7 @@ def _step_functions(
 
     keep_compiled_programs(home() / "compiled")
     kept = KeptFiles(home() / "kept")
-    with _progress() as progress:
+    with show_progress() as progress:
         draft_model = (
             load_draft_model(draft, checkpoint, progress, kept) if draft and drafts else None
         )
@@ -448,50 +462,19 @@ def _start(checkpoint: Checkpoint, options: argparse.Namespace) -> "tuple[Thread
         backend=device.platform,
         device=device.device_kind,
         reasoning_effort=options.reasoning_effort,
+        model_context=step.model.spec.context if options.context else 0,
+        drafts=drafts,
         seed_salt=salt_from_environment(),
         request_timeout=options.request_timeout,
     )
     limits = engine.limits
     drafting = f", {draft.name} drafts where that pays" if draft and drafts else ""
     kernels = describe(options.activations)
-    _say(
+    say(
         f"{service.name} on {device.platform}, {kernels}: {limits.lanes} replies at once, "
         f"{limits.context:,} tokens each, {step.shape.pages} pages of 64 tokens{drafting}"
     )
     return engine, create_app(service)
-
-
-_TASKS = {
-    "load": "loading the weights",
-    "convert": "converting the weights",
-    "compile": "compiling; a first start takes a minute",
-}
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[ProgressEvent], None]]:
-    """Show progress events: as bars that vanish on a terminal, else a line for each task."""
-    if not _console.is_terminal:
-        begun: set[str] = set()
-
-        def say(event: ProgressEvent) -> None:
-            if event.task not in begun:
-                begun.add(event.task)
-                _say(_TASKS.get(event.task, event.task))
-
-        yield say
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    with Progress(*columns, TimeElapsedColumn(), console=_console, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def show(event: ProgressEvent) -> None:
-            if event.task not in tasks:
-                title = _TASKS.get(event.task, event.task)
-                tasks[event.task] = bars.add_task(title, total=None)
-            bars.update(tasks[event.task], completed=event.done, total=event.total or None)
-
-        yield show
 
 
 if __name__ == "__main__":

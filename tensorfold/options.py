@@ -1,10 +1,18 @@
 """The options that commands share, and the kinds of their values.
 
-A kind reads an option's text; argparse reports the ValueError or ArgumentTypeError that it raises.
+A kind reads an option's text; argparse reports the ArgumentTypeError that it raises.
 """
 
 import argparse
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MOST_LANES = 255
+"""Replies at once: a step of the most rows has one more, so that a prompt gets on beside them."""
 
 MODEL = (
     "a Hugging Face Hub id (ORG/REPO, ORG/REPO:Q4_K_M), a folder, or a .gguf file; "
@@ -22,16 +30,17 @@ def engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
         "--context",
-        type=positive,
+        type=at_least_two,
         metavar="N",
-        help="tokens of prompt and reply together (default: the model's, fitted to memory)",
+        help="tokens of prompt and reply together, at least 2 (default: the model's, fitted to "
+        "memory)",
     )
     group.add_argument(
         "--parallel",
-        type=positive,
+        type=lanes,
         default=8,
         metavar="N",
-        help="replies that run at once (default 8)",
+        help=f"replies that run at once, at most {MOST_LANES} (default 8)",
     )
     group.add_argument(
         "--prompt-cache-gib",
@@ -79,7 +88,8 @@ def scheduling_options(parser: argparse.ArgumentParser) -> None:
         "--max-queue",
         type=positive,
         metavar="N",
-        help="replies that may wait for a place; more get 503 (default: any number)",
+        help="replies that may wait for a place, those of the background not counted against "
+        "others; more get 503 (default: any number)",
     )
 
 
@@ -120,10 +130,10 @@ def server_options(parser: argparse.ArgumentParser) -> None:
         "defaults for requests that do not say (else the checkpoint's own)"
     )
     defaults.add_argument("--max-tokens", type=positive, default=4096, metavar="N")
-    defaults.add_argument("--temperature", type=float, metavar="T", help="0: greedy")
-    defaults.add_argument("--top-p", type=float, metavar="P")
-    defaults.add_argument("--top-k", type=int, metavar="K")
-    defaults.add_argument("--min-p", type=float, metavar="P")
+    defaults.add_argument("--temperature", type=finite, metavar="T", help="0: greedy")
+    defaults.add_argument("--top-p", type=finite, metavar="P")
+    defaults.add_argument("--top-k", type=integer, metavar="K")
+    defaults.add_argument("--min-p", type=share, metavar="P")
     defaults.add_argument(
         "--reasoning-effort",
         choices=("none", "minimal", "low", "medium", "high", "xhigh", "max"),
@@ -146,38 +156,88 @@ def server_defaults() -> argparse.Namespace:
     return parser.parse_args([])
 
 
+def refuse_engine_options(options: argparse.Namespace, url: str) -> None:
+    """Raise ValueError for an option that only a model loaded here could follow."""
+    parser = argparse.ArgumentParser(add_help=False)
+    engine_options(parser)
+    scheduling_options(parser)
+    for name, default in vars(parser.parse_args([])).items():
+        if getattr(options, name) != default:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is for a model that is loaded here: leave it out, or "
+                f"give it to the server at {url}"
+            )
+
+
 def positive(text: str) -> int:
-    """1 or more."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
+    """A whole number of at least 1."""
+    return _read(text, int, lambda value: value >= 1, "a whole number of at least 1")
+
+
+def at_least_two(text: str) -> int:
+    """A whole number of at least 2."""
+    return _read(text, int, lambda value: value >= 2, "a whole number of at least 2")
+
+
+def lanes(text: str) -> int:
+    """A whole number from 1 to `MOST_LANES`."""
+    description = f"a whole number from 1 to {MOST_LANES}"
+    return _read(text, int, lambda value: 1 <= value <= MOST_LANES, description)
 
 
 def above_zero(text: str) -> float:
-    """Above 0, and finite."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
-    return value
+    """A finite number above 0."""
+    return _read(text, float, lambda value: 0 < value < math.inf, "a finite number above 0")
 
 
 def at_least_zero(text: str) -> float:
-    """0 or more, and finite."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{value} is not 0 or more")
-    return value
+    """A finite number of at least 0."""
+    return _read(text, float, lambda value: 0 <= value < math.inf, "a finite number of at least 0")
+
+
+def finite(text: str) -> float:
+    """Any finite number."""
+    return _read(text, float, math.isfinite, "a finite number")
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    return _read(text, float, lambda value: 0 <= value <= 1, "a number from 0 to 1")
+
+
+def whole_at_least_zero(text: str) -> int:
+    """A whole number of at least 0."""
+    return _read(text, int, lambda value: value >= 0, "a whole number of at least 0")
+
+
+def integer(text: str) -> int:
+    """Any whole number."""
+    return _read(text, int, lambda _: True, "a whole number")
 
 
 def port(text: str) -> int:
-    """0 to 65535."""
-    value = int(text)
-    if not 0 <= value <= 65535:
-        raise argparse.ArgumentTypeError(f"{value} is not between 0 and 65535")
-    return value
+    """A whole number from 0 to 65535."""
+    return _read(text, int, lambda value: 0 <= value <= 65535, "a whole number from 0 to 65535")
 
 
 def positives(text: str) -> tuple[int, ...]:
-    """`positive` values, commas between."""
-    return tuple(positive(part) for part in text.split(","))
+    """Whole numbers of at least 1, commas between."""
+    return _read(
+        text,
+        lambda whole: tuple(int(part) for part in whole.split(",")),
+        lambda values: min(values) >= 1,
+        "whole numbers of at least 1 with commas between",
+    )
+
+
+def _read(
+    text: str, parse: Callable[[str], T], accepts: Callable[[T], bool], description: str
+) -> T:
+    """What `text` says. Raises ArgumentTypeError where it is not what `description` names."""
+    try:
+        value = parse(text)
+        if accepts(value):
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"must be {description}, not {text!r}")

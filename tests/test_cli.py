@@ -18,8 +18,9 @@ import openai
 import pytest
 from tiny import save_folder, tiny_checkpoint
 
-from tensorfold import __version__, cli
+from tensorfold import __version__, cli, console, options
 from tensorfold.engine import verify as verify_module
+from tensorfold.engine.stress import Outcome
 from tensorfold.engine.verify import Comparison
 from tensorfold.info import info_rows
 from tensorfold.runtime import step
@@ -71,6 +72,10 @@ def test_chat_has_the_defaults_of_serve() -> None:
     }
 
 
+def test_a_step_has_a_row_more_than_lanes_there_may_be() -> None:
+    assert step.BUCKETS[-1] - 1 == options.MOST_LANES
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
@@ -94,6 +99,38 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
         cli.main(arguments)
     assert end.value.code == 2
     assert "usage: tensorfold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("serve --context abc", "--context: must be a whole number of at least 2, not 'abc'"),
+        ("serve --context 1", "--context: must be a whole number of at least 2, not '1'"),
+        ("serve --max-tokens 0", "--max-tokens: must be a whole number of at least 1, not '0'"),
+        ("serve --parallel 256", "--parallel: must be a whole number from 1 to 255, not '256'"),
+        ("serve --decode-share abc", "--decode-share: must be a finite number of at least 0, not"),
+        (
+            "serve --request-timeout 0",
+            "--request-timeout: must be a finite number above 0, not",
+        ),
+        ("serve --top-k x", "--top-k: must be a whole number, not 'x'"),
+        ("serve --temperature nan", "--temperature: must be a finite number, not 'nan'"),
+        ("serve --temperature inf", "--temperature: must be a finite number, not 'inf'"),
+        ("serve --top-p nan", "--top-p: must be a finite number, not 'nan'"),
+        ("serve --min-p 2", "--min-p: must be a number from 0 to 1, not '2'"),
+        ("serve --port 65536", "--port: must be a whole number from 0 to 65535, not '65536'"),
+        ("verify --stress 0", "--stress: must be a finite number above 0, not '0'"),
+        ("verify --seed -5", "--seed: must be a whole number of at least 0, not '-5'"),
+        ("bench --streams 1,x", "--streams: must be whole numbers of at least 1 with commas"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments.split())
+    assert end.value.code == 2
+    assert f"error: argument {message}" in one_line(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("command", ["serve", "pull", "verify", "info"])
@@ -245,12 +282,63 @@ def test_verify_exits_with_1_at_a_difference(
     assert "2 comparisons, 1 differences" in one_line(err)
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_stress_that_is_interrupted_tells_what_it_compared(
+    as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        def run(self, seconds: float, seed: int) -> Iterator[tuple[None, Outcome]]:
+            for _ in range(3):
+                yield None, Outcome(replies=2, drafted=5, accepted=4, cached=0, preempted=1)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(console, "_STATUS_SECONDS", 0.0)
+    asked = cli._parser().parse_args(["verify", "--stress", "9"] + ["--json"] * as_json)
+    assert cli._stress(Interrupted(), asked) == 130
+    out, err = capsys.readouterr()
+    if as_json:
+        assert json.loads(out) == {
+            "rounds": 3,
+            "replies": 6,
+            "drafted": 15,
+            "accepted": 12,
+            "cached": 0,
+            "preempted": 3,
+            "difference": "",
+        }
+    else:
+        assert out == (
+            "rounds 3, replies 6, drafted 15, accepted 12, cached 0, preempted 3: no difference\n"
+        )
+    assert err.startswith("comparing: rounds ")
+
+
 def test_a_context_the_model_does_not_have(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["serve", str(folder), "--context", "513", "--port", "0"]) == 1
     message = "tensorfold: --context 513 is more than the model's 512"
     assert capsys.readouterr().err.splitlines()[-1] == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "bench --prompt 510 --tokens 8 --streams 1,2",
+            "--prompt 510 with --tokens 8 and 2 --streams needs a context of ",
+        ),
+        ("verify --tokens 600", "--tokens 600 needs a context of "),
+    ],
+)
+def test_what_takes_more_context_than_the_model_has(
+    arguments: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *more = arguments.split()
+    assert cli.main([command, str(folder), *more]) == 1
+    said = one_line(capsys.readouterr().err)
+    assert said.startswith(f"tensorfold: {message}")
+    assert said.endswith("and the model's is 512: ask for less")
 
 
 def test_a_port_in_use_is_said_before_anything_is_loaded(
@@ -261,6 +349,22 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(
         assert cli.main(["serve", "no-such-model", "--port", str(port)]) == 1
     message = f"tensorfold: port {port} on 127.0.0.1 is in use: try --port"
     assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--context 99", "--activations int8", "--draft-model x", "--no-drafts"]
+)
+def test_a_chat_with_a_server_takes_no_engine_options(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["chat", "127.0.0.1:1", *flag.split()]) == 1
+    name = flag.split()[0]
+    assert one_line(capsys.readouterr().err) == (
+        f"tensorfold: {name} is for a model that is loaded here: leave it out, or give it to the "
+        "server at http://127.0.0.1:1"
+    )
+    assert cli.main(["chat", "127.0.0.1:1"]) == 1
+    assert "can't talk to http://127.0.0.1:1" in one_line(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])
@@ -332,6 +436,7 @@ def test_serve_answers_openai_clients_and_stops(server: Server) -> None:
         client.completions.create(model="tiny", prompt="x" * 300)
     assert error.value.code == "context_length_exceeded"
     assert "maximum context length is 256 tokens" in error.value.message
+    assert "The server's --context may allow up to 512" in error.value.message
 
     with urllib.request.urlopen(server.url.removesuffix("/v1") + "/health") as answer:
         health = json.load(answer)

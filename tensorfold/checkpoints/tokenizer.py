@@ -92,6 +92,13 @@ def set_frame(tokenizer: tokenizers.Tokenizer, before: int | None, after: int | 
     )
 
 
+def _ids(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    """The text's tokens. A batch of it, since other threads run while batches are encoded, and
+    without places in the text, which take as long again."""
+    found: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
+    return found
+
+
 class TextTokenizer:
     """A `Tokenizer` over a `tokenizers.Tokenizer`, which must not be changed afterwards."""
 
@@ -207,16 +214,12 @@ class TextTokenizer:
         Raises UnicodeEncodeError, a ValueError, for a lone surrogate.
         """
         text.encode()
-        if control:
-            ids: list[int] = self._full.encode(text, add_special_tokens=False).ids
-        else:
-            ids = self._encode_plain(text)
+        ids = _ids(self._full, text) if control else self._encode_plain(text)
         return [*self._before, *ids, *self._after] if add_special_tokens else ids
 
     def _encode_plain(self, text: str) -> list[int]:
-        found = self._plain.encode(text, add_special_tokens=False).ids
         ids: list[int] = []
-        for token in found:
+        for token in _ids(self._plain, text):
             token = self._renumbered.get(token, token)
             # Merges of letters can reach a control token that is also in the model's vocabulary.
             ids += self._letters(token) if token in self._control else [token]

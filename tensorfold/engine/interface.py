@@ -160,7 +160,7 @@ Event = NewTokens | PromptLogprobs | Finished
 @dataclass(frozen=True)
 class Limits:
     """What an engine can hold: `context` tokens a sequence, `lanes` replies at once, and `queue`
-    replies that wait for a lane (None: any number)."""
+    replies that wait for a lane (None: any number), background ones not counted against others."""
 
     context: int
     vocab_size: int
@@ -172,13 +172,15 @@ class Limits:
 class EngineStats:
     """Counters since the start, and gauges of this moment.
 
-    pages_used are held by replies, pages_cached kept for later ones; cached_tokens were found
-    instead of read; preempted counts replies put back in the queue; step_seconds is how long the
-    step that runs now has taken, 0 between steps.
+    pages_used are held by replies, pages_cached kept for later ones; running_tokens are those that
+    running replies have so far; cached_tokens were found instead of read; preempted counts replies
+    put back in the queue; step_seconds is how long the step that runs now has taken, 0 between
+    steps.
     """
 
     running: int = 0
     waiting: int = 0
+    running_tokens: int = 0
     pages_used: int = 0
     pages_cached: int = 0
     pages_total: int = 0
@@ -213,8 +215,11 @@ class Engine(Protocol):
         """The engine's fixed capacity."""
         ...
 
-    def submit(self, request: Request, deliver: Callable[[Event], None]) -> None:
-        """Queue `request` and return at once.
+    def submit(
+        self, request: Request, deliver: Callable[[Event], None], *, joins: bool = False
+    ) -> None:
+        """Queue `request` and return at once. One that `joins` belongs to a request that was taken,
+        as another choice of it, and is taken however many wait.
 
         `deliver` is called from the engine's thread with each event in order and must not block;
         the last one is always a `Finished`. Raises `ValueError` for a request that can never run

@@ -38,12 +38,16 @@ class Node:
 
     def closest(self, tokens: Sequence[int]) -> tuple["Node | None", int]:
         """The child that shares most first tokens with `tokens`, and how many."""
-        best, most = None, 0
-        for node in self.children.get(tokens[0], ()) if tokens else ():
-            pairs = zip(node.tokens, tokens, strict=False)
-            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-            if shared > most:
-                best, most = node, shared
+        best, most, wanted = None, 0, tuple(tokens)
+        better = wanted[:1]
+        for node in self.children.get(wanted[0], ()) if wanted else ():
+            # Where many sequences begin alike, few of them share more than the best so far.
+            if node.tokens[: most + 1] == better:
+                pairs = zip(node.tokens, wanted, strict=False)
+                best, most = node, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                better = wanted[: most + 1]
+                if most == len(wanted):
+                    break
         return best, most
 
 
@@ -59,6 +63,8 @@ class Holding:
     """Pages that it may still take."""
     known: int = 0
     """Positions at the start whose pages were in the tree, shared or not."""
+    changed: bool = True
+    """Whether `pages` are others than when this was last set to False."""
 
     @property
     def pages(self) -> list[int]:
@@ -69,6 +75,11 @@ class Holding:
     def shared_tokens(self) -> int:
         """Positions on shared pages."""
         return (len(self.path) - 1) * PAGE
+
+    @property
+    def tokens(self) -> int:
+        """Positions on all pages."""
+        return self.shared_tokens + len(self.own) * PAGE
 
 
 class PagePool:
@@ -120,16 +131,9 @@ class PagePool:
         snapshot, and reserves the others.
         None if they are not available.
         """
-        path = [self._roots.get(salt) or Node(-1, (), None)]
-        for start in range(0, len(tokens) - PAGE, PAGE):
-            node = path[-1].child(tuple(tokens[start : start + PAGE]))
-            if node is None:
-                break
-            path.append(node)
+        path = self._known(salt, tokens)
         known = (len(path) - 1) * PAGE
-        if self.snapshots is not None:
-            while len(path) > 1 and path[-1] not in self.snapshots:
-                path.pop()
+        self._cut_to_snapshot(path)
         idle = sum(not node.holders for node in path[1:])
         reserved = pages - (len(path) - 1)
         if idle + reserved > self.available:
@@ -140,6 +144,16 @@ class PagePool:
             self._take_up(node)
         self._reserved += reserved
         return Holding(salt, path, reserved=reserved, known=known)
+
+    def fits_beside(
+        self, holdings: Sequence[Holding], salt: str, tokens: Sequence[int], pages: int
+    ) -> bool:
+        """Whether `hold` would find its pages if these holdings were the only ones."""
+        path = self._known(salt, tokens)
+        self._cut_to_snapshot(path)
+        held = {node for holding in holdings for node in holding.path[1:]}
+        own = sum(len(holding.own) + holding.reserved for holding in holdings)
+        return len(held.union(path[1:])) + own + pages - (len(path) - 1) <= self.total
 
     def next_shared(self, holding: Holding, tokens: Sequence[int]) -> bool:
         """Go on to a page that somebody computed meanwhile: the next 64 of `tokens`, which start
@@ -157,6 +171,7 @@ class PagePool:
         holding.own.clear()
         self._take_up(node)
         holding.path.append(node)
+        holding.changed = True
         self._give_back_reserved(holding, 1)
         return True
 
@@ -177,6 +192,7 @@ class PagePool:
             self._evict()
         page = self._free.pop()
         holding.own.append(page)
+        holding.changed = True
         return page
 
     @property
@@ -196,6 +212,7 @@ class PagePool:
         else:
             self._free.append(page)
             self._take_up(node)
+            holding.changed = True
         holding.path.append(node)
 
     def release(self, holding: Holding, rest: tuple[int, ...]) -> None:
@@ -222,6 +239,22 @@ class PagePool:
         root = holding.path[0]
         root.holders -= 1
         self._drop_if_empty(holding.salt, root)
+
+    def _known(self, salt: str, tokens: Sequence[int]) -> list[Node]:
+        """The path of the full pages of all tokens but the last, from the salt's root."""
+        path = [self._roots.get(salt) or Node(-1, (), None)]
+        for start in range(0, len(tokens) - PAGE, PAGE):
+            node = path[-1].child(tuple(tokens[start : start + PAGE]))
+            if node is None:
+                break
+            path.append(node)
+        return path
+
+    def _cut_to_snapshot(self, path: list[Node]) -> None:
+        """Where lanes have state of their own, leave out the pages past the last that has it."""
+        if self.snapshots is not None:
+            while len(path) > 1 and path[-1] not in self.snapshots:
+                path.pop()
 
     def _give_back_reserved(self, holding: Holding, pages: int) -> None:
         holding.reserved -= pages
@@ -254,7 +287,7 @@ class PagePool:
         what many sequences start with goes last."""
         while True:
             used, _, node = heapq.heappop(self._leaves)
-            if node.page >= 0 and not node.holders and not node.children and node.used == used:
+            if self._may_go(node, used):
                 break
         self._forget(node)
         parent = node.parent
@@ -273,8 +306,18 @@ class PagePool:
             del self._roots[salt]
 
     def _push(self, node: Node) -> None:
-        if node.parent is not None and not node.holders and not node.children:
+        if self._may_go(node, node.used):
             heapq.heappush(self._leaves, (node.used, next(self._order), node))
+            if len(self._leaves) > 2 * self.total:
+                # Without evictions nothing else would take out what no longer holds.
+                self._leaves = [entry for entry in self._leaves if self._may_go(entry[2], entry[0])]
+                heapq.heapify(self._leaves)
+
+    @staticmethod
+    def _may_go(node: Node, used: int) -> bool:
+        """Whether the node is one to evict, last used at `used`."""
+        in_tree = node.page >= 0
+        return in_tree and not node.holders and not node.children and node.used == used
 
     def _next_tick(self) -> int:
         self._tick += 1

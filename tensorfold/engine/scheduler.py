@@ -60,6 +60,8 @@ class Scheduler:
         self._foreground: deque[Reply] = deque()
         self._background: deque[Reply] = deque()
         self._free_lanes = list(reversed(range(shape.lanes)))
+        self._short = False
+        """Whether replies were left waiting when lanes were last given."""
         self._owed = 0.0
         """Seconds that running replies decode before the next chunk."""
 
@@ -69,9 +71,17 @@ class Scheduler:
         return [*self._foreground, *self._background]
 
     @property
-    def free_lanes(self) -> int:
-        """Lanes that no reply has."""
-        return len(self._free_lanes)
+    def waiting_in_foreground(self) -> list[Reply]:
+        """Those of the queue that no background reply is ahead of."""
+        return list(self._foreground)
+
+    def places(self, background: bool) -> int:
+        """Lanes that the next replies get, which foreground ones may take from background ones:
+        none while one like them waits and found no place."""
+        if self._short and (background or self._foreground):
+            return 0
+        yielding = sum(reply.request.background for reply in tuple(self.running))
+        return len(self._free_lanes) + (0 if background else yielding)
 
     def reset(self) -> None:
         """Forget what the state held; nothing may run."""
@@ -87,15 +97,17 @@ class Scheduler:
         """Give lanes and pages to waiting replies: foreground first, first come first served.
 
         A reply is promised all the pages it may ever need, so that it never stops for one. When a
-        foreground reply finds no place, the newest background replies pause and queue again.
+        foreground reply finds no place, the newest background replies pause and queue again, if
+        that helps.
         """
         admitted = []
         while self._foreground or self._background:
             queue = self._foreground or self._background
             if self._place(queue[0]):
                 admitted.append(queue.popleft())
-            elif queue is self._background or not self._pause_background():
+            elif queue is self._background or not self._pause_background(queue[0]):
                 break
+        self._short = bool(self._foreground or self._background)
         return admitted
 
     def release(self, reply: Reply) -> None:
@@ -123,8 +135,10 @@ class Scheduler:
             self._follow(reply)
         if not reading or (decoding and self._owed > 0):
             return None
-        overdue = [reply for reply in reading if reply.passed_over >= _PASSED_OVER]
-        chosen = overdue[0] if overdue else min(reading, key=_precedence)
+        # With many lanes several are overdue at any time, so the one that waits longest is next.
+        chosen = max(reading, key=lambda reply: reply.passed_over)
+        if chosen.passed_over < _PASSED_OVER:
+            chosen = min(reading, key=_precedence)
         for reply in reading:
             reply.passed_over += 1
         chosen.passed_over = 0
@@ -145,10 +159,12 @@ class Scheduler:
         """Pages for the reply's next rows."""
         holding = reply.holding
         assert holding is not None
-        pages = holding.pages
-        while len(pages) * PAGE < reply.filled + rows:
-            pages.append(self.pool.take(holding))
-        self.block_table[reply.lane, : len(pages)] = pages
+        while holding.tokens < reply.filled + rows:
+            self.pool.take(holding)
+        if holding.changed:
+            pages = holding.pages
+            self.block_table[reply.lane, : len(pages)] = pages
+            holding.changed = False
 
     def advance(self, reply: Reply, filled: int) -> None:
         """The reply's rows up to position `filled` stand; full pages are shared from here on."""
@@ -174,8 +190,7 @@ class Scheduler:
     def _place(self, reply: Reply) -> bool:
         if not self._free_lanes:
             return False
-        known = [] if _reads_whole(reply) else reply.known
-        holding = self.pool.hold(reply.request.cache_salt, known, pages_for(reply.capacity))
+        holding = self.pool.hold(*_wanted(reply))
         if holding is None:
             return False
         reply.holding, reply.lane = holding, self._free_lanes.pop()
@@ -214,7 +229,8 @@ class Scheduler:
 
     def _keep_state(self, reply: Reply) -> None:
         """Have the state of the reply's lane kept for the end of its last full page. A lane holds
-        what is needed to go on there until it has run 64 rows more."""
+        what is needed to go on there until it has run a page more and most of another, so that
+        drafts which were not kept do no harm."""
         holding, snapshots = reply.holding, self.pool.snapshots
         assert holding is not None
         node = holding.path[-1]
@@ -223,29 +239,45 @@ class Scheduler:
             slot = len(self.block_table) + snapshots.add(node)
             self.lane_copies.append((reply.lane, slot))
 
-    def _pause_background(self) -> bool:
-        """Put the newest running background reply back at the head of its queue."""
-        for reply in reversed(self.running):
-            if reply.request.background:
-                self.release(reply)
-                reply.filled, reply.preempted = 0, reply.preempted + 1
-                reply.replayed = None
-                self.preempted += 1
-                self._background.appendleft(reply)
-                return True
-        return False
+    def _pause_background(self, ahead: Reply) -> bool:
+        """Put the newest running background reply back at the head of its queue, unless `ahead`
+        would find no pages even if all of them paused."""
+        pausing = [reply for reply in self.running if reply.request.background]
+        staying = [
+            reply.holding
+            for reply in self.running
+            if reply.holding is not None and not reply.request.background
+        ]
+        if not pausing or not self.pool.fits_beside(staying, *_wanted(ahead)):
+            return False
+        reply = pausing[-1]
+        self.release(reply)
+        reply.filled, reply.preempted = 0, reply.preempted + 1
+        reply.replayed = None
+        if not reply.drawn:  # The prompt is read from its start, or from kept pages.
+            reply.prompt_logprobs.clear()
+        self.preempted += 1
+        self._background.appendleft(reply)
+        return True
 
     @staticmethod
     def _skip(reply: Reply, rows: int) -> None:
         """The reply's next rows are there already."""
         reply.filled += rows
-        if not reply.drawn:
+        # A reply that runs again finds rows that it ran itself.
+        if not reply.drawn and not reply.preempted:
             reply.cached += rows
 
 
 def _reads_whole(reply: Reply) -> bool:
     """Log probabilities of a prompt need every row of it."""
     return reply.request.prompt_logprobs is not None and not reply.drawn
+
+
+def _wanted(reply: Reply) -> tuple[str, list[int], int]:
+    """What it asks the pool to hold: the salt, the tokens that may be there, how many pages."""
+    known = [] if _reads_whole(reply) else reply.known
+    return reply.request.cache_salt, known, pages_for(reply.capacity)
 
 
 def _precedence(reply: Reply) -> tuple[bool, int]:

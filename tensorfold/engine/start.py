@@ -30,7 +30,7 @@ from tensorfold.runtime.load import (
     load,
     with_activations,
 )
-from tensorfold.runtime.memory import fit_state
+from tensorfold.runtime.memory import fit_state, free_bytes
 from tensorfold.runtime.packed import Span
 from tensorfold.runtime.probe import keep_probed, probe_step, read_probed, run_alone
 from tensorfold.runtime.step import StateShape, StepFunction
@@ -57,7 +57,8 @@ def open_step_function(
     Raises CheckpointError for a checkpoint and ValueError for settings that can't be served.
     """
 
-    def fit(spec: Spec) -> StateShape:
+    def fit(spec: Spec, mapped_bytes: int = 0) -> StateShape:
+        mapped_bytes += draft_model.mapped_bytes if draft_model else 0
         return fit_state(
             spec.state
             + (spec.next_token.state if spec.next_token else ())
@@ -66,11 +67,12 @@ def open_step_function(
             lanes=lanes,
             context=context,
             prompt_cache_gib=prompt_cache_gib,
+            free=max(0, free_bytes() - mapped_bytes),
         )
 
     def opened(kept: KeptFiles | None) -> StepFunction:
         model = with_activations(load(checkpoint, progress, kept), activations)
-        step = StepFunction(model, fit(model.spec))
+        step = StepFunction(model, fit(model.spec, model.mapped_bytes))
         step.compile(progress, kept)
         return step
 
@@ -81,6 +83,7 @@ def open_step_function(
     if kept and not _works(step):
         _log.warning("what an earlier start left in %s gives other bits: not used", kept.folder)
         kept.clear()
+        del step  # Its state must not count as taken when the next one is sized.
         return opened(None)
     return step
 

@@ -130,20 +130,21 @@ class Stress:
         self._limits = RowLimits.of_buckets(step.buckets)
 
     def run(self, seconds: float, seed: int) -> Iterator[tuple[Round, Outcome]]:
-        """Rounds until the time is up, and no further than the first difference, which is shrunk:
-        its round is the smallest found that still fails."""
+        """Rounds until the time is up, one at the least, and no further than the first difference,
+        which is shrunk: its round is the smallest found that still fails. The plain replies that
+        all rounds share come before that time."""
         rng = np.random.default_rng(seed)
-        end = time.monotonic() + seconds
         bases = [self._base(rng) for _ in range(_BASES)]
         for base in bases:
             self.plain(base)
-        while time.monotonic() < end:
+        end = time.monotonic() + seconds
+        while True:
             case = self._round(rng, bases)
             outcome = self.outcome(case)
             if outcome.difference:
                 case, outcome = self._shrink(case, outcome)
             yield case, outcome
-            if outcome.difference:
+            if outcome.difference or time.monotonic() >= end:
                 return
 
     def plain(self, request: Request) -> Traced:

@@ -34,7 +34,8 @@ class ThreadEngine:
         self._commands: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._arriving = 0
+        self._arriving = [0, 0]
+        """Replies among the commands, foreground and background."""
         self._compiles = CompileCounter()
         self._thread = threading.Thread(target=self._run, name="tensorfold-engine", daemon=True)
         self._thread.start()
@@ -44,11 +45,19 @@ class ThreadEngine:
         """The engine's fixed capacity."""
         return self._limits
 
-    def submit(self, request: Request, deliver: Callable[[Event], None]) -> None:
+    def submit(
+        self, request: Request, deliver: Callable[[Event], None], *, joins: bool = False
+    ) -> None:
         """Queue `request` (see `Engine.submit`)."""
         check(request, self._limits)
         reply = make_reply(request, deliver, self._limits.vocab_size, self._salt)
-        self._command(lambda: self._worker.add(reply), queues=True)
+
+        def add() -> None:
+            with self._changed:  # Others find it arriving or waiting, not neither.
+                self._arriving[request.background] -= 1
+                self._worker.add(reply)
+
+        self._command(add, queues=request, joins=joins)
 
     def cancel(self, request_id: str) -> None:
         """End a reply at the next step, or before it starts."""
@@ -69,22 +78,27 @@ class ThreadEngine:
         if first:
             self._compiles.close()
 
-    def _command(self, action: Callable[[], None], queues: bool = False) -> None:
+    def _command(
+        self, action: Callable[[], None], queues: Request | None = None, joins: bool = False
+    ) -> None:
         """Have the engine's thread do something, which may be to queue a reply."""
         with self._changed:
             if self._closing:
                 raise EngineClosed("the engine has stopped")
             if queues:
-                self._refuse_if_full()
-                self._arriving += 1
+                if not joins:
+                    self._refuse_if_full(queues.background)
+                self._arriving[queues.background] += 1
             self._commands.append(action)
             self._changed.notify()
 
-    def _refuse_if_full(self) -> None:
-        """Raises EngineFull. Replies that have only arrived count as waiting."""
+    def _refuse_if_full(self, background: bool) -> None:
+        """Raises EngineFull. Replies that have only arrived count as waiting, and those that wait
+        behind this one do not count."""
         scheduler, queue = self._worker.scheduler, self._limits.queue
-        waiting = len(scheduler.waiting) + self._arriving
-        if queue is not None and waiting >= queue + scheduler.free_lanes:
+        ahead = scheduler.waiting if background else scheduler.waiting_in_foreground
+        waiting = len(ahead) + (sum(self._arriving) if background else self._arriving[False])
+        if queue is not None and waiting >= queue + scheduler.places(background):
             raise EngineFull(f"{waiting} replies wait already, and {queue} may (--max-queue)")
 
     def _run(self) -> None:
@@ -92,13 +106,11 @@ class ThreadEngine:
             with self._changed:
                 while self._worker.idle and not self._commands and not self._closing:
                     self._changed.wait()
-                actions = list(self._commands)
-                self._commands.clear()
-                self._arriving = 0
                 closing = self._closing
             try:
-                for action in actions:
-                    action()
+                # One that fails must not take those after it along.
+                for _ in range(len(self._commands)):
+                    self._commands.popleft()()
                 if closing:
                     self._worker.end_all("cancelled")
                     return

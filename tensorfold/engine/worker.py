@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -121,13 +122,19 @@ class Worker:
 
     def step(self) -> None:
         """Admit, run one step, deliver. A failed step ends the replies that ran in it."""
-        now = time.monotonic()
+        self._step_started = time.monotonic()
+        try:
+            self._step()
+        finally:
+            self._step_started = 0.0
+
+    def _step(self) -> None:
         for reply in self.scheduler.admit():
-            reply.started = reply.started or now
+            reply.started = reply.started or self._step_started
         parts = self._plan()
         if not parts:
             return
-        self._step_started = started = time.monotonic()
+        started = time.monotonic()
         try:
             draws = self._run(parts)
         except Exception as error:
@@ -137,8 +144,6 @@ class Worker:
             self.scheduler.reset()
             self.runner.reset()
             return
-        finally:
-            self._step_started = 0.0
         self._time(parts, time.monotonic() - started)
         read = sum(len(part.span.tokens) for part in parts if not part.reply.decoding)
         drawn = sum(self._take(part, drawn) for part, drawn in zip(parts, draws, strict=True))
@@ -150,10 +155,11 @@ class Worker:
         """Counters and gauges; rates are over the last two seconds."""
         now, step_started = time.monotonic(), self._step_started
         recent = [entry for entry in tuple(self._recent) if entry[0] >= now - _RATE_SECONDS]
-        pool = self.scheduler.pool
+        pool, running = self.scheduler.pool, tuple(self.scheduler.running)
         return EngineStats(
-            running=len(self.scheduler.running),
+            running=len(running),
             waiting=len(self.scheduler.waiting),
+            running_tokens=sum(reply.drawn for reply in running),
             pages_used=pool.held,
             pages_cached=pool.kept,
             pages_total=pool.total,
@@ -213,8 +219,8 @@ class Worker:
         # Rows from the prompt's last on draw; those of a reply that runs again draw what they drew.
         quiet = max(0, reply.prompt_length - 1 - reply.filled)
         draws = max(0, len(tokens) - quiet)
-        if reply.rules and not reply.rules.masks_only:
-            draws = 0  # `_draw_ruled` does.
+        if not _draws_in_step(reply):
+            draws = 0
         masks = [row.mask for row in rules] if draws else ()
         return Part(reply, Span(reply.lane, reply.filled, tokens, draws, masks), drafts, rules)
 
@@ -230,37 +236,22 @@ class Worker:
         answers = self.runner.run(
             [part.span for part in parts], scheduler.block_table, scheduler.settings
         )
-        draws, start = [], 0
-        for part, answer in zip(parts, answers, strict=True):
-            if part.reply.rules and not part.reply.rules.masks_only:
-                draws.append(self._draw_ruled(part, start))
-            else:
-                pairs = zip(answer.tokens, answer.digests, strict=True)
-                draws.append([Draw(*pair) for pair in pairs])
-            start += len(part.span.tokens)
-        return draws
+        return self._draws(parts, answers)
 
-    def _draw_ruled(self, part: Part, start: int) -> list[Draw]:
-        """Draw the part's rows, which stand at `start` in the step, under its rules."""
-        reply, span = part.reply, part.span
-        length, request = len(span.tokens), reply.request
-        if request.prompt_logprobs is not None and not reply.drawn:
-            targets = reply.known[span.position + 1 : span.position + length + 1]
-            given = [
-                HeadRow(start + i, span.lane, span.position + i + 1, asked=True, given=target)
-                for i, target in enumerate(targets)
-            ]
-            for row, drawn in zip(given, self.runner.draw(given), strict=True):
-                reply.prompt_logprobs.append(_logprobs(drawn, row.given, request.prompt_logprobs))
-        first, most = length - len(part.rules), request.logprobs
-        asked = most is not None
-        rows = [
-            HeadRow(start + first + i, span.lane, span.position + first + i + 1, rules, asked)
-            for i, rules in enumerate(part.rules)
-        ]
+    def _draws(self, parts: Sequence[Part], answers: Sequence[Drawn]) -> list[list[Draw]]:
+        """What was drawn for each part: in the step, or by the head for all others together."""
+        asked: list[list[HeadRow]] = []
+        start = 0
+        for part in parts:
+            asked.append([] if _draws_in_step(part.reply) else _head_rows(part, start))
+            start += len(part.span.tokens)
+        rows = [row for each in asked for row in each]
+        drawn = iter(self.runner.draw(rows) if rows else [])
         return [
-            Draw(d.token, d.digest, None if most is None else _logprobs(d, d.token, most))
-            for d in (self.runner.draw(rows) if rows else [])
+            [Draw(*pair) for pair in zip(answer.tokens, answer.digests, strict=True)]
+            if _draws_in_step(part.reply)
+            else _head_draws(part, own, list(islice(drawn, len(own))))
+            for part, answer, own in zip(parts, answers, asked, strict=True)
         ]
 
     def _take(self, part: Part, draws: Sequence[Draw]) -> int:
@@ -328,10 +319,12 @@ class Worker:
             self._end(reply, reason)
 
     def _time(self, parts: Sequence[Part], seconds: float) -> None:
-        """Let the scheduler and the drafts know what a step of this kind takes."""
+        """Let the scheduler and the drafts know what a step of this kind takes: the model's part
+        took `seconds`, and what came before it, drafting above all, replies wait for as well."""
         decoding = sum(part.reply.decoding for part in parts)
         chunk = decoding < len(parts)
-        self.scheduler.took(seconds, chunk=chunk, decoding=decoding > 0)
+        whole = time.monotonic() - self._step_started
+        self.scheduler.took(whole, chunk=chunk, decoding=decoding > 0)
         if not chunk:
             rows = sum(len(part.span.tokens) for part in parts)
             self._drafting.times.observe(rows, seconds)
@@ -365,6 +358,42 @@ class Worker:
             _log.exception("request %s could not take an event", reply.request.id)
             return False
         return True
+
+
+def _draws_in_step(reply: Reply) -> bool:
+    """Whether the step itself draws for the reply; if not, the head does by itself."""
+    return not reply.rules or reply.rules.masks_only
+
+
+def _head_rows(part: Part, start: int) -> list[HeadRow]:
+    """What the head is to do of the part's rows, which stand at `start` in the step: log
+    probabilities of the prompt, if they are asked for, and then draws under the part's rules."""
+    reply, span = part.reply, part.span
+    length, request = len(span.tokens), reply.request
+    rows = []
+    if request.prompt_logprobs is not None and not reply.drawn:
+        targets = reply.known[span.position + 1 : span.position + length + 1]
+        rows = [
+            HeadRow(start + i, span.lane, span.position + i + 1, asked=True, given=target)
+            for i, target in enumerate(targets)
+        ]
+    first, asked = length - len(part.rules), request.logprobs is not None
+    return rows + [
+        HeadRow(start + first + i, span.lane, span.position + first + i + 1, rules, asked)
+        for i, rules in enumerate(part.rules)
+    ]
+
+
+def _head_draws(part: Part, rows: Sequence[HeadRow], drawn: Sequence[HeadDrawn]) -> list[Draw]:
+    """The part's draws; log probabilities of its prompt go to the reply."""
+    reply, most = part.reply, part.reply.request.logprobs
+    told = len(rows) - len(part.rules)
+    for row, each in zip(rows[:told], drawn[:told], strict=True):
+        reply.prompt_logprobs.append(_logprobs(each, row.given, reply.request.prompt_logprobs or 0))
+    return [
+        Draw(d.token, d.digest, None if most is None else _logprobs(d, d.token, most))
+        for d in drawn[told:]
+    ]
 
 
 def _logprobs(drawn: HeadDrawn, token: int, most: int) -> TokenLogprobs:

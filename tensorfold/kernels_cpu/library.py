@@ -13,11 +13,12 @@ _TARGETS = {
     "tensorfold_linear_attention": "TensorfoldLinearAttention",
     "tensorfold_conv": "TensorfoldConv",
     "tensorfold_draw": "TensorfoldDraw",
+    "tensorfold_logprobs": "TensorfoldLogprobs",
     "tensorfold_digest": "TensorfoldDigest",
     "tensorfold_untouched": "TensorfoldUntouched",
 }
 
-_VERSION = 9
+_VERSION = 10
 """Of the packed matrices and calls; src/ffi.cc has it too."""
 
 LEVELS = ("portable", "avx2", "avx512")

@@ -7,6 +7,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float, Int
 
+from tensorfold.kernels_cpu import sample as kernel
+from tensorfold.ops.implementation import implementation
+
 MOST = 20
 """Likeliest tokens that are reported."""
 
@@ -27,18 +30,14 @@ class Logprobs:
 
 
 def logprobs(
-    logits: Float[Array, "D V"],
-    token: Int[Array, " D"],
-    count: Int[Array, ""],
-    asked: Bool[Array, ""],
+    logits: Float[Array, "D V"], token: Int[Array, " D"], asked: Bool[Array, " D"]
 ) -> Logprobs:
-    """Of the first `count` rows, one after another, each in the same shape; zeros for the others,
-    and for all of them if nobody `asked`.
-
-    `token` says which token of each row is meant.
-    """
+    """Of the rows that are `asked` for, one after another, each in the same shape; zeros for the
+    others. `token` says which token of each row is meant."""
     rows, vocabulary = logits.shape
     most = min(MOST, vocabulary)
+    if implementation() == "cpu":
+        return Logprobs(*kernel.logprobs(logits, token, asked, most))
     none = Logprobs(
         jnp.zeros(rows, jnp.float32),
         jnp.zeros(rows, jnp.int32),
@@ -47,14 +46,14 @@ def logprobs(
     )
 
     def row(i: Array, found: Logprobs) -> Logprobs:
-        one = _row(logits[i], token[i])
-        return jax.tree.map(lambda all_rows, value: all_rows.at[i].set(value), found, one)
+        def one() -> Logprobs:
+            each = _row(logits[i], token[i])
+            return jax.tree.map(lambda rows, value: rows.at[i].set(value), found, each)
 
-    def found() -> Logprobs:
-        return lax.fori_loop(0, jnp.minimum(count, rows), row, none)
+        return lax.cond(asked[i], one, lambda: found)
 
     # A condition, not a loop of no rounds: of a single row XLA takes the body out of the loop.
-    return lax.cond(asked, found, lambda: none)
+    return lax.cond(asked.any(), lambda: lax.fori_loop(0, rows, row, none), lambda: none)
 
 
 @jax.jit

@@ -53,7 +53,7 @@ class HeadRow:
 @dataclass(frozen=True)
 class HeadDrawn:
     """A drawn token, the digest of its raw logits, and the log probabilities, `top` as (id, log
-    probability) pairs; zeros if no row of the call asked for them."""
+    probability) pairs; zeros if they were not asked for."""
 
     token: int
     digest: int
@@ -114,8 +114,9 @@ class Head:
     ) -> list[HeadDrawn]:
         count = len(rows)
         padded = list(rows) + [rows[0]] * (size - count)
-        asked = any(r.asked for r in rows)
-        columns = [(r.position, r.given, count, asked) for r in padded]
+        columns = [
+            (r.position, r.given, count, r.asked and i < count) for i, r in enumerate(padded)
+        ]
         numbers = np.array(columns, np.int32).T
         rules = [self._stack(padded, size, index) for index in range(3)]
         tokens, digests, found = self.programs[size](
@@ -156,9 +157,9 @@ def _head(
     mask: Array,
 ) -> tuple[Array, Array, Logprobs]:
     """(tokens, digests of the raw logits, log probabilities of the tokens or the given ones)."""
-    position, given, count, asked = numbers[0], numbers[1], numbers[2, 0], numbers[3, 0] > 0
+    position, given, count, asked = numbers[0], numbers[1], numbers[2, 0], numbers[3] > 0
     logits = model.bind(leaves).logits(hidden)
     each = unpack_settings(settings, jnp.arange(hidden.shape[0]))
     tokens = sample.draw(apply_rules(logits, factor, shift, mask), each, position, count)
     meant = jnp.where(given < 0, jnp.maximum(tokens, 0), given)
-    return tokens, sample.digest(logits), logprobs(logits, meant, count, asked)
+    return tokens, sample.digest(logits), logprobs(logits, meant, asked)

@@ -6,6 +6,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,12 @@ BORDER = 64
 
 _BEGIN = BORDER
 """Before the data: the mark and a SHA-256 of the data."""
+
+_NEW = "new-"
+"""How the names of files begin that are not whole yet."""
+
+_NEW_SECONDS = 3600.0
+"""After so long without a byte more, who was writing such a file has ended."""
 
 LIMIT_BYTES = 16 * 2**30
 """The files of a folder together; those not used for longest go first."""
@@ -52,7 +59,7 @@ class KeptFiles:
             if not self._make_room(size):
                 return False
             digest = hashlib.sha256()
-            with tempfile.NamedTemporaryFile(dir=self.folder, prefix="new-", delete=False) as file:
+            with tempfile.NamedTemporaryFile(dir=self.folder, prefix=_NEW, delete=False) as file:
                 try:
                     file.write(bytes(_BEGIN))
                     for part in parts:
@@ -81,14 +88,17 @@ class KeptFiles:
                 self.remove(path.name)
 
     def _make_room(self, size: int) -> bool:
-        """Remove files until `size` bytes fit the limit; whether they also leave half the disk's
-        free space."""
+        """Remove what was never finished, and files until `size` bytes fit the limit; whether they
+        also leave half the disk's free space."""
         if size > min(self.limit_bytes, shutil.disk_usage(self.folder).free // 2):
             return False
         found = []
         for path in self.folder.iterdir():
             with contextlib.suppress(OSError):
                 status = path.stat()
+                if path.name.startswith(_NEW) and status.st_mtime < time.time() - _NEW_SECONDS:
+                    path.unlink()
+                    continue
                 found.append((status.st_mtime, status.st_size, path.name))
         total = sum(each for _, each, _ in found)
         for _, freed, name in sorted(found):

@@ -39,6 +39,7 @@ class LoadedModel:
     config: the checkpoint's, from which the structure follows
     activations: see `with_activations`
     weights_key: equal for equal weights of one build; None if nobody can tell
+    mapped_bytes: of the leaves that are a file's pages, which the system takes for free memory
     """
 
     spec: Spec
@@ -46,6 +47,7 @@ class LoadedModel:
     config: Mapping[str, Any]
     weights_key: str | None = None
     activations: Activations = "float32"
+    mapped_bytes: int = 0
 
     def bind(self, leaves: Leaves) -> Model:
         """The module with `leaves`, for use inside a traced function."""
@@ -206,6 +208,7 @@ def _from_kept(checkpoint: Checkpoint, kept: KeptFiles, weights_key: str) -> Loa
         jax.tree.unflatten(tree, arrays),
         checkpoint.config,
         weights_key,
+        mapped_bytes=sum(array.nbytes for array in arrays),
     )
 
 

@@ -1,5 +1,6 @@
 """How much state fits in memory, asked before it is taken."""
 
+import math
 import os
 from pathlib import Path
 
@@ -29,23 +30,26 @@ def fit_state(
     take at most half of it.
 
     Raises ValueError, naming the figures and the flag, for a `context` or a cache that does not
-    fit, for a `context` that the model was not made for, and for more lanes than their own state
-    leaves room for.
+    fit, for a `context` that the model was not made for, for more lanes than their own state leaves
+    room for, and where there is no room for anything.
     """
     if context is not None and context > model_context:
         raise ValueError(f"--context {context} is more than the model's {model_context}")
     page_bytes, lane_bytes = state_bytes(layers)
     free = free_bytes() if free is None else free
-    if lanes * lane_bytes > free:
+    if lane_bytes + page_bytes > free:
+        raise ValueError(_told_too_little(lane_bytes + page_bytes))
+    if lanes * lane_bytes + page_bytes > free:
         raise ValueError(
             f"{lanes} lanes need {lanes * lane_bytes / _GIB:.2f} GiB for their recurrent state and "
-            f"{free / _GIB:.2f} GiB are free: use --parallel {free // lane_bytes} or less"
+            f"{free / _GIB:.2f} GiB are free: "
+            f"use --parallel {(free - page_bytes) // lane_bytes} or less"
         )
     free -= lanes * lane_bytes
     most = free // page_bytes
     wanted = -(-(context or model_context) // PAGE)
     if wanted > most:
-        if context is not None or most < 1:
+        if context is not None:
             raise ValueError(
                 f"a context of {context or model_context} tokens needs "
                 f"{wanted * page_bytes / _GIB:.2f} GiB for one reply's keys and values and "
@@ -81,17 +85,33 @@ def _rounded(count: int) -> int:
 def free_bytes() -> int:
     """Memory that may be taken: what the system and this process's control groups leave, less
     a reserve (TENSORFOLD_MEMORY_RESERVE_GIB; else a tenth of the machine, at least 1 GiB)."""
+    available, reserve = _available_and_reserve()
+    return max(0, int(available - reserve))
+
+
+def _told_too_little(needed: int) -> str:
+    available, reserve = (count / _GIB for count in _available_and_reserve())
+    return (
+        f"a reply of {PAGE} tokens needs {needed / 2**20:.1f} MiB: {available:.2f} GiB are free, "
+        f"and {reserve:.2f} GiB must stay so: free some, or set "
+        "TENSORFOLD_MEMORY_RESERVE_GIB to less"
+    )
+
+
+def _available_and_reserve() -> tuple[int, float]:
     total, available = _system_memory()
     for limit, used in _cgroup_memory():
         total, available = min(total, limit), min(available, limit - used)
-    reserve = os.environ.get("TENSORFOLD_MEMORY_RESERVE_GIB")
+    text = os.environ.get("TENSORFOLD_MEMORY_RESERVE_GIB")
     try:
-        kept = float(reserve) * _GIB if reserve else max(total / 10, _GIB)
+        reserve = float(text) * _GIB if text else max(total / 10, _GIB)
     except ValueError:
+        reserve = math.nan
+    if not 0 <= reserve < math.inf:
         raise ValueError(
-            f"TENSORFOLD_MEMORY_RESERVE_GIB must be a number, not {reserve!r}"
-        ) from None
-    return max(0, int(available - kept))
+            f"TENSORFOLD_MEMORY_RESERVE_GIB must be a finite number of at least 0, not {text!r}"
+        )
+    return available, reserve
 
 
 def _system_memory() -> tuple[int, int]:
@@ -105,19 +125,45 @@ def _system_memory() -> tuple[int, int]:
         return total, total // 2
 
 
-def _cgroup_memory() -> list[tuple[int, int]]:
-    """(limit, used without the page cache that can be dropped) of this process's control group."""
-    root = Path("/sys/fs/cgroup")
+_FILES = {
+    "": ("memory.max", "memory.current", "inactive_file"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""The limit, what is used, and what of that can be dropped (of memory.stat), by controller: version
+2 of control groups names none."""
+
+
+def _cgroup_memory(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> list[tuple[int, int]]:
+    """(limit, used without the page cache that can be dropped) of this process's control group and
+    of those around it, each of which may have a limit of its own."""
     found = []
-    for limit, used, stat in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    ):
-        try:
-            stats = dict(line.split() for line in (root / stat).read_text().splitlines())
-            cache = int(stats.get("inactive_file", stats.get("total_inactive_file", 0)))
-            bound = int((root / limit).read_text())
-            found.append((bound, max(0, int((root / used).read_text()) - cache)))
-        except (OSError, ValueError):
-            continue
+    for controller, group in _groups(own):
+        limit, used, cache = _FILES[controller]
+        # In a container the group may be named as the host does; its own files are at the root.
+        for folder in [root / controller / part for part in (group, *group.parents)]:
+            try:
+                stats = dict(
+                    line.split() for line in (folder / "memory.stat").read_text().splitlines()
+                )
+                bound, taken = (int((folder / file).read_text()) for file in (limit, used))
+                found.append((bound, max(0, taken - int(stats.get(cache, 0)))))
+            except (OSError, ValueError):  # "max", for one, is no limit.
+                continue
     return found
+
+
+def _groups(own: Path) -> list[tuple[str, Path]]:
+    """(controller, group below its root) of this process that may limit memory."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return []
+    entries = (line.split(":", 2) for line in lines)
+    return [
+        (controller, Path(group.lstrip("/")))
+        for _, controllers, group in entries
+        for controller in controllers.split(",")
+        if controller in _FILES
+    ]

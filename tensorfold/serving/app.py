@@ -1,5 +1,6 @@
 """The application: the table of routes, and what holds for all of them."""
 
+import asyncio
 import logging
 from functools import partial
 from typing import Any
@@ -53,13 +54,14 @@ class App(Quart):
         super().__init__("tensorfold", static_folder=None)
         self._counts = counts
         self._open: set[Connection] = set()
+        self._ending = asyncio.Event()
 
     async def asgi_app(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
         if scope["type"] != "http":
             await super().asgi_app(scope, receive, send)
             return
-        connection = Connection()
+        connection = Connection(dict(scope["headers"]).get(b"x-request-id", b"").decode("latin1"))
         self._open.add(connection)
         scope["path"] = scope["path"].rstrip("/") or "/"
         scope["state"] = {**scope.get("state", {}), CONNECTION: connection}
@@ -77,11 +79,27 @@ class App(Quart):
             connection.end()
 
     def cancel(self, reply_id: str) -> bool:
-        """Stop the replies of the request with this id; False if none is running or waiting."""
-        return any(connection.cancel(reply_id) for connection in self._open)
+        """Stop the replies of the requests with this id, ours or the client's own; False if none is
+        running or waiting."""
+        return any([connection.cancel(reply_id) for connection in self._open])
+
+    async def read_whole_request(self) -> None:
+        """Wait for the rest of a request's body. Raises `ApiError` if the server stops first."""
+        # An answer that overtakes its request's body costs the client the connection.
+        body = asyncio.ensure_future(request.get_data())
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait({body, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not body.done():
+                raise server_error("the server stopped before all of the body came", 503)
+            await body
+        finally:
+            body.cancel()
+            ending.cancel()
 
     def end_replies(self) -> None:
         """Stop every reply; each connection then sends its last words and closes."""
+        self._ending.set()
         for connection in self._open:
             connection.end()
 
@@ -101,17 +119,12 @@ def create_app(service: Service) -> App:
                 view_func=partial(handler, service),
                 methods=[method],
             )
-    app.before_request(_read_whole_request)
+    app.before_request(app.read_whole_request)
     app.after_request(partial(_count, service.counts))
     app.register_error_handler(ApiError, _answer_api_error)
     app.register_error_handler(HTTPException, _answer_http_error)
     app.register_error_handler(Exception, _answer_fault)
     return app
-
-
-async def _read_whole_request() -> None:
-    # An answer that overtakes its request's body costs the client the connection.
-    await request.get_data()
 
 
 async def _count(counts: Counts, response: Response) -> Response:

@@ -68,8 +68,11 @@ def timed_out(seconds: float) -> ApiError:
     )
 
 
-def context_exceeded(context: int, prompt_tokens: int, asked: int | None, param: str) -> ApiError:
-    """A prompt, or a prompt and its explicit reply limit, larger than the window.
+def context_exceeded(
+    context: int, prompt_tokens: int, asked: int | None, param: str, model_context: int = 0
+) -> ApiError:
+    """A prompt, or a prompt and its explicit reply limit, larger than the window; `model_context`
+    is what --context may allow.
 
     Clients that compact a conversation recognise the code and the first words.
     """
@@ -82,4 +85,7 @@ def context_exceeded(context: int, prompt_tokens: int, asked: int | None, param:
             f"the prompt has {prompt_tokens} tokens and the reply limit is {asked}; "
             f"ask for at most {room} reply tokens or shorten the prompt"
         )
-    return ApiError(f"{window}, but {told}.", param=param, code="context_length_exceeded")
+    more = ""
+    if model_context > context:
+        more = f" The server's --context may allow up to {model_context}."
+    return ApiError(f"{window}, but {told}.{more}", param=param, code="context_length_exceeded")

@@ -5,6 +5,7 @@ An API file lists the fields it reads. The same declarations check requests and 
 `param`.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -142,6 +143,20 @@ def one_of(*words: str) -> Kind[str]:
         return value
 
     return Kind(read, {"enum": list(words)})
+
+
+def integer_or(*words: str) -> Kind[int | str]:
+    """A whole number of any size, or one of a few words."""
+
+    def read(value: object, name: str) -> int | str:
+        if _is_whole(value):
+            return int(value)  # type: ignore[call-overload]
+        if not isinstance(value, str) or value not in words:
+            known = " or ".join(map(json.dumps, words))
+            raise ApiError(f"{name} must be an integer, {known}, or null", param=name)
+        return value
+
+    return Kind(read, {"anyOf": [{"type": "integer"}, {"enum": list(words)}]})
 
 
 def mapping(*fields: Field[Any]) -> Kind[dict[str, Any]]:

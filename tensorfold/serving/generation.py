@@ -17,6 +17,7 @@ from tensorfold.serving.fields import (
     biases,
     boolean,
     integer,
+    integer_or,
     known_tokens,
     mapping,
     number,
@@ -75,8 +76,11 @@ LOGIT_BIAS: Field[tuple[tuple[int, float], ...]] = Field(
 RETURN_TOKEN_IDS = Field(
     "return_token_ids", boolean(), False, "Sends the ids of the prompt and of the reply."
 )
-PRIORITY: Field[str | None] = Field(
-    "priority", text(), None, '"background" yields to every request that is not.'
+PRIORITY: Field[int | str] = Field(
+    "priority",
+    integer_or("background", "foreground"),
+    0,
+    '"background", or a number above 0, yields to every request that is not.',
 )
 CACHE_SALT = Field(
     "cache_salt", text(), "", "Kept prompts are shared among requests of one salt only."
@@ -184,14 +188,19 @@ def read_reply_options(body: Body, service: Service) -> ReplyOptions:
         stops=STOP.of(body),
         stop_ids=frozenset(stop_ids),
         ignore_eos=IGNORE_EOS.of(body),
-        draft=DRAFT.of(body),
+        draft=DRAFT.of(body) and service.drafts,
         stream=STREAM.of(body),
         include_usage=INCLUDE_USAGE.of(STREAM_OPTIONS.of(body)),
         n=CHOICES.of(body),
         return_token_ids=RETURN_TOKEN_IDS.of(body),
-        background=PRIORITY.of(body) == "background",
+        background=_is_background(PRIORITY.of(body)),
         cache_salt=CACHE_SALT.of(body),
     )
+
+
+def _is_background(priority: int | str) -> bool:
+    """vLLM's numbers are the larger the less urgent, and 0 where a request does not say."""
+    return priority > 0 if isinstance(priority, int) else priority == "background"
 
 
 def _read_sampling(body: Body, service: Service) -> Sampling:
@@ -271,7 +280,9 @@ def _request(
     context = service.engine.limits.context
     room = context - len(tokens)
     if room < 1 or (options.max_tokens is not None and options.max_tokens > room):
-        raise context_exceeded(context, len(tokens), options.max_tokens, param)
+        raise context_exceeded(
+            context, len(tokens), options.max_tokens, param, service.model_context
+        )
     return Request(
         id=reply_id,
         prompt=tokens,

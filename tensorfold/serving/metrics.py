@@ -53,6 +53,8 @@ class _Scrape(Collector):
         )
         lanes = self._engine.limits.lanes
         yield from _gauge("requests_running_max", "Replies that fit in lanes.", lanes)
+        about = "Tokens that the replies in lanes have so far."
+        yield from _gauge("generation_tokens_running", about, stats.running_tokens)
         if stats.pages_total:
             used = stats.pages_used / stats.pages_total
             about = "Share of the pages for keys and values that replies hold."

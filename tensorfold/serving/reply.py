@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tensorfold.chat.pieces import CallPiece, Part, Piece, Stage, Stages, Token, join
@@ -83,12 +84,12 @@ class Reply:
         self._finished = False
         self._why: ApiError | None = None
 
-    def start(self, arrived: float, deliver: Callable[[Event], None]) -> None:
-        """Queue the reply. Raises `ApiError` when the engine does not take it."""
+    def start(self, arrived: float, deliver: Callable[[Event], None], *, joins: bool) -> None:
+        """Queue the reply (see `Engine.submit`). Raises `ApiError` when it is not taken."""
         self._arrived = arrived
         self._seconds_before = time.monotonic() - arrived
         try:
-            self._engine.submit(self.asked.request, deliver)
+            self._engine.submit(self.asked.request, deliver, joins=joins)
         except EngineClosed:
             self._finished = True
             raise server_error("the server is stopping", status=503) from None
@@ -188,7 +189,7 @@ class Replies:
             self._timer = self._loop.call_later(left, self.cancel, timed_out(self._timeout))
         for index, reply in enumerate(self._replies):
             try:
-                reply.start(arrived, lambda event, index=index: self._deliver(index, event))  # type: ignore[misc]
+                reply.start(arrived, partial(self._deliver, index), joins=index > 0)
             except ApiError:
                 self.cancel()
                 raise
@@ -253,7 +254,9 @@ def _decided(gathered: dict[int, list[Part]]) -> list[Update]:
 class Connection:
     """A client's connection, for as long as it is there to read."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        """`name` is the client's own for the request."""
+        self._name = name
         self._replies: list[Replies] = []
         self._ended = False
 
@@ -264,8 +267,8 @@ class Connection:
             replies.cancel()
 
     def cancel(self, reply_id: str) -> bool:
-        """Stop the replies of the request with this id; False if there are none to stop."""
-        found = [each for each in self._replies if each.id == reply_id and each.open]
+        """Stop the replies of the request with this id or name; False if there are none to stop."""
+        found = [each for each in self._replies if reply_id in (each.id, self._name) and each.open]
         for replies in found:
             replies.cancel(cancelled())
         return bool(found)

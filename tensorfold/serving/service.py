@@ -70,6 +70,10 @@ class Service:
     device: str | None = None
     reasoning_effort: str | None = None
     """What a chat request asks for that does not say."""
+    model_context: int = 0
+    """The model's own, where --context says less; else 0."""
+    drafts: bool = True
+    """Whether replies may be drafted at all (--no-drafts)."""
     seed_salt: int = 0
     """What the engine derives seeds with."""
     request_timeout: float | None = None

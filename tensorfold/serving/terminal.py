@@ -37,12 +37,18 @@ def chat(
     console: Console | None = None,
     read_line: Callable[[], str] | None = None,
 ) -> int:
-    """Talk with the server at `base_url` (with or without /v1) until /quit; an exit status.
+    """Talk with the server at `base_url` (with or without /v1) until /quit; an exit status, 1 if
+    there is no server.
 
     Ctrl-C stops a reply, and leaves when no reply is being written.
     """
     console = console or Console()
     read_line = read_line or (lambda: console.input("[bold cyan]> [/]"))
+    try:
+        _find(base_url)
+    except ChatFailed as error:
+        console.print(Text(f"error: {error}", style="red"), soft_wrap=True)
+        return 1
     conversation = _Conversation(base_url, model, api_key)
     conversation.reset(system)
     console.print(_HELP, style="dim")
@@ -141,6 +147,17 @@ def stream_chat(
                     yield _read_event(line[len(b"data:") :])
         raise ChatFailed("the server closed the stream before its end")
     except (OSError, http.client.HTTPException) as error:
+        raise ChatFailed(_one_line(f"can't talk to {base_url}: {error}")) from error
+    finally:
+        connection.close()
+
+
+def _find(base_url: str) -> None:
+    """Raise `ChatFailed` where nothing listens."""
+    connection, _ = _connect(base_url)
+    try:
+        connection.connect()
+    except OSError as error:
         raise ChatFailed(_one_line(f"can't talk to {base_url}: {error}")) from error
     finally:
         connection.close()

@@ -1,3 +1,5 @@
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
@@ -108,6 +110,20 @@ def test_encode_does_not_depend_on_earlier_calls(control: bool) -> None:
         assert framed == [bos, *bare]
         assert tokenizer.encode(text, control=control) == bare
     assert tokenizer.encode("", add_special_tokens=True) == [bos]
+
+
+@pytest.mark.parametrize("control", [True, False])
+def test_other_threads_run_while_a_long_text_is_encoded(control: bool) -> None:
+    tokenizer, text = byte_level(), "hello there " * 200_000
+    with ThreadPoolExecutor(1) as threads:
+        encoded = threads.submit(tokenizer.encode, text, control=control)
+        turns = 0
+        while not encoded.done():
+            time.sleep(0.001)
+            turns += 1
+    # One, before and after, if the encoder kept them from running.
+    assert turns > 10
+    assert text.encode().startswith(joined(tokenizer, encoded.result()[:30]))
 
 
 def test_truncation_and_padding_are_ignored() -> None:

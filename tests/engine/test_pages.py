@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorfold.engine.pages import Holding, PagePool
+from tensorfold.engine.pages import Holding, Node, PagePool
 from tensorfold.ops.rows import PAGE
 
 SALT = ""
@@ -46,6 +46,45 @@ def test_a_second_turn_finds_every_full_page_and_the_rows_after_them() -> None:
     assert again.pages == pages[:2]
     page, rows = pool.closest_rows(again, turn[2 * PAGE :])
     assert (page, rows) == (pages[2], 150 - 2 * PAGE)
+
+
+def test_what_is_kept_for_eviction_does_not_grow_with_use() -> None:
+    pool = PagePool(8)
+    tokens = sequence(1, 2, 3, length=150)
+    for _ in range(200):
+        holding = fill(pool, tokens, pages=3)
+        pool.closest_rows(holding, tokens[2 * PAGE :])
+        let_go(pool, holding, tokens)
+    assert pool.kept == 3
+    assert len(pool._leaves) <= 2 * pool.total
+    other = sequence(4, 5, 6, 7)
+    let_go(pool, fill(pool, other, pages=4), other)
+    assert (pool.kept, pool.available) == (7, 8)
+    other = sequence(8, 9, 10)
+    let_go(pool, fill(pool, other, pages=3), other)  # evicts the first, its deepest pages first
+    assert (pool.kept, pool.available) == (8, 8)
+    again = pool.hold(SALT, tokens, 3)
+    assert again is not None and again.shared_tokens == PAGE
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=6), max_size=8),
+    st.lists(st.integers(0, 1), max_size=6),
+)
+def test_the_closest_page_shares_the_most_first_tokens(
+    pages: list[list[int]], tokens: list[int]
+) -> None:
+    root = Node(-1, (), None)
+    for page, held in enumerate(pages):
+        root.children.setdefault(held[0], []).append(Node(page, tuple(held), root))
+    shared = [
+        max(n for n in range(7) if held[:n] == tokens[:n] and n <= min(len(held), len(tokens)))
+        for held in pages
+    ]
+    most = max(shared, default=0)
+    found, rows = root.closest(tokens)
+    assert rows == most
+    assert (found.page if found else None) == (shared.index(most) if most else None)
 
 
 def test_the_last_token_is_always_left_to_run() -> None:

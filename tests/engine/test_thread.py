@@ -13,7 +13,15 @@ import pytest
 from tiny import open_step, random_prompt, tiny_checkpoint
 from toy import VOCABULARY, Listener, ToyRunner, ask, solo
 
-from tensorfold.engine.interface import EngineClosed, Event, Finished, Limits, Request, Sampling
+from tensorfold.engine.interface import (
+    EngineClosed,
+    EngineFull,
+    Event,
+    Finished,
+    Limits,
+    Request,
+    Sampling,
+)
 from tensorfold.engine.scheduler import Scheduler
 from tensorfold.engine.start import start_engine
 from tensorfold.engine.thread import ThreadEngine
@@ -56,10 +64,10 @@ class HeldRunner(ToyRunner):
 
 
 @contextmanager
-def engine_on(runner: ToyRunner) -> Iterator[ThreadEngine]:
+def engine_on(runner: ToyRunner, most_waiting: int | None = None) -> Iterator[ThreadEngine]:
     engine = ThreadEngine(
         Worker(runner, Scheduler(runner.shape)),
-        Limits(runner.shape.context, VOCABULARY, runner.shape.lanes),
+        Limits(runner.shape.context, VOCABULARY, runner.shape.lanes, most_waiting),
     )
     try:
         yield engine
@@ -145,6 +153,88 @@ def test_a_running_request_is_cancelled_at_the_next_step() -> None:
         assert engine.stats().cancelled == 1
 
 
+def taken(engine: ThreadEngine, *requests: Request) -> list[bool]:
+    """Of each request, whether the engine took it."""
+    answers = []
+    for request in requests:
+        try:
+            engine.submit(request, Waiter())
+            answers.append(True)
+        except EngineFull as error:
+            assert "(--max-queue)" in str(error)
+            answers.append(False)
+    return answers
+
+
+def test_no_more_wait_than_may() -> None:
+    runner = HeldRunner(StateShape(lanes=2, context=256, pages=8))
+    with engine_on(runner, most_waiting=3) as engine:
+        running = [ask(f"running {i}", max_tokens=200) for i in range(2)]
+        assert taken(engine, *running) == [True, True]
+        assert runner.stepping.wait(30)
+        assert taken(engine, *[ask(f"{i}") for i in range(5)]) == [True] * 3 + [False] * 2
+        runner.go.set()
+
+
+def test_choices_of_one_request_count_once() -> None:
+    runner = HeldRunner(StateShape(lanes=1, context=256, pages=4))
+    with engine_on(runner, most_waiting=1) as engine:
+        choices = [Waiter() for _ in range(5)]
+        for index, waiter in enumerate(choices):
+            engine.submit(ask(f"choice {index}"), waiter, joins=index > 0)
+        assert taken(engine, ask("another")) == [False]
+        runner.go.set()
+        assert [len(waiter.wait().tokens) for waiter in choices] == [len(solo(ask("")))] * 5
+
+
+def test_the_background_takes_no_place_from_others() -> None:
+    runner = HeldRunner(StateShape(lanes=2, context=256, pages=8))
+    with engine_on(runner, most_waiting=2) as engine:
+        behind = [ask(f"behind {i}", max_tokens=200, background=True) for i in range(6)]
+        assert taken(engine, *behind[:2]) == [True] * 2
+        assert runner.stepping.wait(30)
+        assert taken(engine, *behind[2:]) == [True] * 2 + [False] * 2
+        # Two take the lanes of the background, and two wait.
+        ahead = [ask(f"ahead {i}", max_tokens=20) for i in range(5)]
+        assert taken(engine, *ahead) == [True] * 4 + [False]
+        runner.go.set()
+
+
+def test_a_lane_without_pages_is_no_place() -> None:
+    runner = HeldRunner(StateShape(lanes=4, context=256, pages=4))
+    with engine_on(runner, most_waiting=2) as engine:
+        large = [ask(f"{i}", max_tokens=250) for i in range(8)]
+        assert taken(engine, large[0], large[1]) == [True, True]
+        assert runner.stepping.wait(30)
+        runner.go.set()
+        while engine.stats().waiting + engine.stats().running < 2 or engine.stats().steps < 5:
+            time.sleep(0.001)
+        runner.go.clear()
+        assert taken(engine, *large[2:]) == [True] + [False] * 5
+        runner.go.set()
+
+
+def test_replies_on_their_way_to_the_queue_count() -> None:
+    """Commands that came during a step are followed one by one after it."""
+    runner = HeldRunner(StateShape(lanes=1, context=256, pages=4))
+    with engine_on(runner, most_waiting=2) as engine:
+        answers: list[bool] = []
+
+        def ask_again(event: Event) -> None:
+            if isinstance(event, Finished):
+                answers.extend(taken(engine, *[ask(f"late {i}") for i in range(3)]))
+
+        engine.submit(ask("first", max_tokens=200), ask_again)
+        assert runner.stepping.wait(30)
+        engine.cancel("first")
+        assert taken(engine, ask("second"), ask("third")) == [True, True]
+        runner.go.set()
+        while not answers:
+            time.sleep(0.001)
+    # The lane of the first is free by then.
+    assert answers == [True, False, False]
+
+
 def test_a_fault_of_the_engine_ends_its_replies_and_it_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -171,6 +261,24 @@ def test_a_fault_of_the_engine_ends_its_replies_and_it_goes_on(
         engine.submit(ask("again"), again)
         assert again.wait().tokens == solo(ask("again"))
         assert engine.stats().pages_used == 0
+
+
+def test_a_command_that_fails_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = HeldRunner(SHAPE)
+    with engine_on(runner) as engine:
+        first, second = Waiter(), Waiter()
+        engine.submit(ask("first"), first)
+        assert runner.stepping.wait(30)
+
+        def fail(worker: Worker, request_id: str) -> None:
+            raise AssertionError("out of order")
+
+        monkeypatch.setattr(Worker, "cancel", fail)
+        engine.cancel("first")
+        engine.submit(ask("second"), second)
+        runner.go.set()
+        assert first.wait().end.error == "the engine failed: out of order"
+        assert second.wait().tokens == solo(ask("second"))
 
 
 def test_the_thread_sleeps_while_there_is_nothing_to_do() -> None:

@@ -1,7 +1,9 @@
 """Scheduler and worker on a toy model: whatever the traffic, a reply is what it is alone."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,15 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import BROKEN, VOCABULARY, Listener, ToyRunner, ask, queue, solo, solo_pairs
 
-from tensorfold.engine.interface import NewTokens, Request, Sampling
+from tensorfold.engine.drafts.copies import CopySource
+from tensorfold.engine.drafts.drafting import Drafting
+from tensorfold.engine.interface import Finished, NewTokens, PromptLogprobs, Request, Sampling
 from tensorfold.engine.masks import allows, mask_of
 from tensorfold.engine.pages import PagePool
+from tensorfold.engine.reply import Reply
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import make_reply
 from tensorfold.engine.worker import Worker
 from tensorfold.runtime.head import HeadDrawn, HeadRow
-from tensorfold.runtime.packed import pages_for
-from tensorfold.runtime.step import StateShape
+from tensorfold.runtime.packed import Span, pages_for
+from tensorfold.runtime.step import Drawn, StateShape
 
 SHAPE = StateShape(lanes=3, context=256, pages=7)
 
@@ -110,7 +115,10 @@ def check_pages(worker: Worker) -> None:
     holder: dict[int, tuple[int, ...]] = {}
     for reply in scheduler.running:
         assert reply.holding is not None
-        for index, page in enumerate(reply.holding.pages):
+        pages = reply.holding.pages
+        table = scheduler.block_table[reply.lane, : len(pages)].tolist()
+        assert table == pages or reply.holding.changed
+        for index, page in enumerate(pages):
             prefix = tuple(reply.known[: 64 * (index + 1)])
             shared = index < len(reply.holding.path) - 1
             assert page not in holder or (shared and holder[page] == prefix)
@@ -202,6 +210,7 @@ def test_every_reply_is_what_it_is_alone(
             assert listener.end.reason == ("stop" if stopped else "length")
         assert listener.end.stats.completion_tokens == len(listener.tokens)
         assert listener.end.stats.prompt_tokens == len(request.prompt)
+        assert listener.end.stats.cached_tokens < len(request.prompt)
     assert_all_free(worker)
 
 
@@ -245,6 +254,148 @@ def test_a_prompt_gets_on_beside_any_number_of_running_replies() -> None:
     assert listener.tokens == solo(late.request)
     assert [len(spans) for spans in runner.steps[-20:]] == [7] * 20
     assert max(sum(len(span.tokens) for span in spans) for spans in runner.steps) <= 8
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_log_probabilities_of_a_prompt_that_yields_come_once(steps: int) -> None:
+    worker, _ = make_worker(StateShape(1, 256, 4), RowLimits(chunk=16))
+    prompt = tuple(range(1, 61))
+    behind = ask("behind", prompt, 9, background=True, prompt_logprobs=0)
+    reply, listener = queue(behind)
+    worker.add(reply)
+    for _ in range(steps):
+        worker.step()
+    worker.add(queue(ask("ahead", (1, 2, 3), 4))[0])
+    finish(worker)
+    first, *_ = listener.events
+    assert isinstance(first, PromptLogprobs)
+    assert tuple(entry.token for entry in first.tokens) == prompt[1:]
+    assert listener.tokens == solo(behind)
+    assert listener.end.stats.preempted == (steps > 0)
+
+
+@pytest.mark.parametrize("stage", ["follow", "copy", "saw"])
+def test_a_step_counts_as_stuck_wherever_it_is(stage: str) -> None:
+    """Draft sources run models of their own before and after the model's step."""
+    seen: list[float] = []
+
+    def look(*arguments: object) -> None:
+        time.sleep(0.001)
+        seen.append(worker.stats().step_seconds)
+
+    class Source(CopySource):
+        takes_hidden = True
+
+    class Toy(ToyRunner):
+        def hidden(self) -> np.ndarray:
+            return np.zeros((64, 1), np.float32)
+
+        def copy_page(self, source: int, target: int) -> None:
+            super().copy_page(source, target)
+            look()
+
+    source, toy = Source(), Toy(SHAPE)
+    drafting = Drafting(toy.buckets, [source])
+    worker = Worker(toy, Scheduler(SHAPE), drafting)
+    if stage != "copy":
+        setattr(source, stage, look)
+    for name in ("any", "again"):
+        worker.add(queue(ask(name, range(20)))[0])
+        finish(worker)
+    assert seen and min(seen) > 0
+    assert worker.stats().step_seconds == 0
+
+
+@pytest.mark.parametrize(("most", "paused"), [(124, 1), (125, 0)])
+def test_a_background_reply_yields_only_where_that_makes_room(most: int, paused: int) -> None:
+    """Ten of twelve pages are a foreground reply's, one the background's."""
+    worker, _ = make_worker(StateShape(3, 640, 12))
+    large, behind, ahead = ask("large", (1, 2, 3), 630), ask("behind", (4, 5), 60), ask("ahead")
+    behind = replace(behind, background=True)
+    ahead = replace(ahead, prompt=(6, 7, 8, 9), max_tokens=most)
+    listeners = []
+    for request in (large, behind, ahead):
+        reply, listener = queue(request)
+        listeners.append(listener)
+        worker.add(reply)
+        worker.step()
+    running = [reply.request.id for reply in worker.scheduler.running]
+    assert running == ["large", "ahead" if paused else "behind"]
+    finish(worker)
+    assert listeners[1].end.stats.preempted == paused
+    for request, listener in zip((large, behind, ahead), listeners, strict=True):
+        assert listener.tokens == solo(request)
+
+
+def test_rows_that_a_reply_finds_of_its_own_are_not_cached_ones() -> None:
+    worker, _ = make_worker(StateShape(1, 640, 20), RowLimits(chunk=64))
+    worker.add(queue(ask("before", range(64), 1))[0])
+    finish(worker)
+    behind, listener = queue(ask("behind", [i % 90 for i in range(300)], 4, background=True))
+    worker.add(behind)
+    for number in range(4):
+        worker.step()
+        worker.add(queue(ask(f"ahead {number}", (1, 2, 3), 1))[0])
+        worker.step()
+    finish(worker)
+    assert listener.end.stats.preempted == 4
+    assert listener.end.stats.cached_tokens == 64
+    assert worker.stats().cached_tokens == 64
+
+
+@pytest.mark.parametrize(("drafting", "between"), [(0, 8), (1, 4), (3, 2)])
+def test_running_replies_get_their_share_of_the_time(
+    drafting: int, between: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk takes 16 ms and a step of one row 1 ms, beside what drafting for it takes."""
+    clock = SimpleNamespace(now=1000)
+    monkeypatch.setattr(
+        "tensorfold.engine.worker.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
+
+    class Toy(ToyRunner):
+        def run(self, spans: Sequence[Span], *arrays: np.ndarray) -> list[Drawn]:
+            clock.now += 16 if len(spans) > 1 else 1
+            return super().run(spans, *arrays)
+
+    class Source(CopySource):
+        def follow(self, replies: Sequence[Reply]) -> None:
+            clock.now += drafting
+
+    shape = StateShape(lanes=2, context=1280, pages=40)
+    runner = Toy(shape)
+    scheduler = Scheduler(shape, RowLimits(beside=33, decode_share=0.5))
+    worker = Worker(runner, scheduler, Drafting(runner.buckets, [Source()]))
+    worker.add(queue(ask("running", max_tokens=100))[0])
+    for _ in range(5):
+        worker.step()
+    runner.steps.clear()
+    worker.add(queue(ask("long", [i % 90 for i in range(32 * 4)], 1))[0])
+    for _ in range(3 + 3 * between):
+        worker.step()
+    chunks = [index for index, spans in enumerate(runner.steps) if len(spans) > 1]
+    assert chunks == [index * (between + 1) for index in range(3)]
+
+
+def test_no_prompt_waits_behind_any_number_of_long_ones() -> None:
+    """More are overdue at a time than get a chunk before the first is overdue again."""
+    lanes, context = 14, 64 * 40
+    shape = StateShape(lanes, context, lanes * 40)
+    worker, _ = make_worker(shape, RowLimits(alone=64, beside=64, chunk=64))
+    for index in range(lanes - 1):
+        prompt = [(index + i * (index + 1)) % BROKEN for i in range(64 * 39)]
+        worker.add(queue(ask(f"long {index}", prompt, 2))[0])
+    for _ in range(40):
+        worker.step()
+    late, listener = queue(ask("late", (3, 1, 4), 1))
+    worker.add(late)
+    most = 0
+    for _ in range(lanes + 1):
+        worker.step()
+        most = max(most, *(reply.passed_over for reply in worker.scheduler.running))
+    assert listener.tokens == solo(late.request)
+    assert most <= lanes
+    worker.end_all("cancelled")
 
 
 def test_lanes_must_leave_room_for_a_prompt() -> None:
@@ -348,6 +499,22 @@ def test_unknown_ids_are_ignored_and_end_all_ends_all() -> None:
     worker.end_all("cancelled")
     assert [listener.end.reason for _, listener in replies] == ["cancelled"] * 3
     assert_all_free(worker)
+
+
+def test_figures_count_the_tokens_of_running_replies() -> None:
+    worker, _ = make_worker()
+    listeners = []
+    for name, most in (("short", 2), ("long", 9), ("longer", 12)):
+        reply, listener = queue(ask(name, max_tokens=most))
+        worker.add(reply)
+        listeners.append(listener)
+    for _ in range(5):
+        worker.step()
+    ended, *running = listeners
+    assert isinstance(ended.events[-1], Finished)
+    assert worker.stats().running_tokens == sum(len(each.tokens) for each in running) > 0
+    finish(worker)
+    assert worker.stats().running_tokens == 0
 
 
 def test_figures_count_what_was_done() -> None:

@@ -99,7 +99,8 @@ class ToyRunner:
 
 
 class RecurrentToy(ToyRunner):
-    """Whose lanes know what they have run, and can take back fewer than 64 rows of it."""
+    """Whose lanes know what they have run, and can go on from the start of their last chunk but one
+    for as long as no row has been written over its convolution's inputs."""
 
     def reset(self) -> None:
         super().reset()
@@ -112,7 +113,8 @@ class RecurrentToy(ToyRunner):
         for span in spans:
             run = self.lanes[span.lane]
             # At position 0 a lane's state is empty, whatever it held.
-            assert span.position == 0 or span.position <= len(run) < span.position + PAGE
+            overwritten = (span.position // PAGE + 2) * PAGE - 3
+            assert span.position == 0 or span.position <= len(run) <= overwritten
             self.lanes[span.lane] = [*run[: span.position], *span.tokens]
         return super().run(spans, block_table, settings)
 

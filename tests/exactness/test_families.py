@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tiny import open_step, random_prompt, tiny_checkpoint
 
+from tensorfold.engine.drafts.drafting import MOST_DRAFTS
 from tensorfold.engine.interface import Event, Finished, Request, Sampling
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.start import make_pool
@@ -11,6 +12,8 @@ from tensorfold.engine.thread import make_reply
 from tensorfold.engine.trace import trace
 from tensorfold.engine.verify import LANES, make_cases, run_together, verify
 from tensorfold.engine.worker import Worker
+from tensorfold.ops.rows import PAGE
+from tensorfold.runtime.packed import SETTINGS, Span
 
 FAMILIES: dict[str, dict[str, object]] = {
     "gemma3": {},
@@ -67,3 +70,27 @@ def test_a_conversation_goes_on_from_snapshots(variant: str) -> None:
     for request, got in replies:
         (wanted,) = run_together(step, [request], limits).values()
         assert not wanted.difference(got)
+
+
+@pytest.mark.parametrize("variant", ["qwen3_5", "nemotron_h", "lfm2"])
+def test_a_snapshot_may_be_taken_after_drafts_of_the_next_page(variant: str) -> None:
+    """They were not kept, and a sequence goes on from the start of the page before."""
+    step = open_step(tiny_checkpoint(variant), lanes=2, context=192, buckets=(8, 64))
+    tokens = random_prompt(np.random.default_rng(2), 3 * PAGE)
+    table = np.arange(6, dtype=np.int32).reshape(2, 3)
+    settings = np.zeros((2, SETTINGS), np.int32)
+
+    def run(lane: int, first: int, rows: list[int]) -> list[tuple[int, int]]:
+        (drawn,) = step.run([Span(lane, first, rows, len(rows))], table, settings)
+        return list(zip(drawn.tokens, drawn.digests, strict=True))
+
+    pages = [tokens[first : first + PAGE] for first in range(0, len(tokens), PAGE)]
+    wanted = [run(0, PAGE * index, page) for index, page in enumerate(pages)]
+    run(0, 0, pages[0])
+    run(0, PAGE, pages[1])
+    run(0, 2 * PAGE - 1, [tokens[2 * PAGE - 1], *[7] * MOST_DRAFTS])
+    step.copy_lane(0, 2)
+    step.copy_lane(2, 1)
+    table[1, 0] = table[0, 0]
+    assert run(1, PAGE, pages[1]) == wanted[1]
+    assert run(1, 2 * PAGE, pages[2]) == wanted[2]

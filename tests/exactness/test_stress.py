@@ -36,6 +36,10 @@ def test_random_traffic_has_no_difference(step: StepFunction) -> None:
     assert sum(o.accepted for o in outcomes) < sum(o.drafted for o in outcomes)
 
 
+def test_at_least_one_round_is_run(step: StepFunction) -> None:
+    assert len(list(Stress(step, prompts(), tokens=20).run(1e-9, seed=1))) == 1
+
+
 def test_a_round_is_the_same_again(step: StepFunction) -> None:
     stress = Stress(step, prompts(), tokens=20)
     case, outcome = next(stress.run(1e9, seed=5))

@@ -217,6 +217,13 @@ void TryConvolution(size_t channels, size_t taps, size_t count) {
 void TryDraw(size_t vocabulary, float spread) {
   std::vector<float> logits = Floats(vocabulary);
   for (float& logit : logits) logit *= spread;
+  for (const size_t most : {size_t{1}, vocabulary}) {
+    std::vector<int32_t> top_ids(most);
+    std::vector<float> top(most);
+    float logprob;
+    int32_t rank;
+    TokenLogprobs(logits.data(), vocabulary, 0, most, {&logprob, &rank, top_ids.data(), top.data()});
+  }
   for (const float temperature : {0.0f, 0.01f, 1.0f, 100.0f}) {
     for (const int32_t top_k : {0, 1, 5, 1024, 1025, 1 << 30}) {
       for (const float top_p : {0.0f, 0.01f, 0.9f, 0.9999f}) {

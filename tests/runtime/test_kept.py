@@ -1,6 +1,7 @@
 """Files kept for the next start: whole, checked, bounded."""
 
 import os
+import time
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -77,3 +78,12 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "replace", fail)
     assert not KeptFiles(tmp_path).write("a", [b"x"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_ended_process_left_half_written_goes(tmp_path: Path) -> None:
+    kept = KeptFiles(tmp_path)
+    for name, age in (("new-old", 4000), ("new-now", 0), ("old", 4000)):
+        (tmp_path / name).write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    assert kept.write("a", [b"whole"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "new-now", "old"]

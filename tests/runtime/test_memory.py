@@ -110,9 +110,21 @@ def test_more_lanes_than_their_state_leaves_room_for_are_refused() -> None:
         fit_state((*LAYERS, RECURRENT), model_context=200, lanes=5, free=5 * LANE_BYTES - 1)
 
 
-def test_no_memory_at_all_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"0\.00 GiB are free: use --context 0 or less"):
-        fit_state(LAYERS, model_context=4096, lanes=2, free=PAGE_BYTES - 1)
+def test_no_memory_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_system_memory", lambda: (64 * GIB, 40 * GIB))
+    monkeypatch.setattr(memory, "_cgroup_memory", lambda: [])
+    monkeypatch.setenv("TENSORFOLD_MEMORY_RESERVE_GIB", "1000")
+    message = (
+        r"a reply of 64 tokens needs 0\.\d MiB: 40\.00 GiB are free, and 1000\.00 GiB must stay "
+        "so: free some, or set TENSORFOLD_MEMORY_RESERVE_GIB to less"
+    )
+    for context in (None, 2048):
+        with pytest.raises(ValueError, match=message):
+            fit_state(LAYERS, model_context=4096, lanes=2, context=context)
+    with pytest.raises(ValueError, match=message):
+        fit_state((*LAYERS, RECURRENT), model_context=4096, lanes=2, free=LANE_BYTES)
+    with pytest.raises(ValueError, match="use --parallel 1 or less"):
+        fit_state((*LAYERS, RECURRENT), model_context=4096, lanes=2, free=2 * LANE_BYTES)
 
 
 def test_what_is_free_leaves_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +136,14 @@ def test_what_is_free_leaves_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     assert free_bytes() == int(37.5 * GIB)
     monkeypatch.setenv("TENSORFOLD_MEMORY_RESERVE_GIB", "100")
     assert free_bytes() == 0
-    monkeypatch.setenv("TENSORFOLD_MEMORY_RESERVE_GIB", "much")
-    with pytest.raises(ValueError, match="TENSORFOLD_MEMORY_RESERVE_GIB must be a number"):
+
+
+@pytest.mark.parametrize("reserve", ["much", "inf", "nan", "-1"])
+def test_a_reserve_that_is_none(reserve: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSORFOLD_MEMORY_RESERVE_GIB", reserve)
+    with pytest.raises(
+        ValueError, match=f"^TENSORFOLD_MEMORY_RESERVE_GIB must be a finite number .*'{reserve}'$"
+    ):
         free_bytes()
 
 
@@ -134,6 +152,38 @@ def test_a_control_group_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(memory, "_system_memory", lambda: (64 * GIB, 40 * GIB))
     monkeypatch.setattr(memory, "_cgroup_memory", lambda: [(8 * GIB, 3 * GIB)])
     assert free_bytes() == 4 * GIB
+
+
+@pytest.mark.parametrize("controller", ["", "memory"])
+def test_every_control_group_around_the_process_counts(controller: str, tmp_path: Path) -> None:
+    limit, used, cache = memory._FILES[controller]
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    own.write_text(
+        f"3:cpu,cpuacct:/other\n{int(bool(controller))}:{controller}:/slice/unit.service\n"
+    )
+
+    def group(path: str, bound: str, taken: int, dropped: int) -> None:
+        folder = root / controller / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / limit).write_text(f"{bound}\n")
+        (folder / used).write_text(f"{taken}\n")
+        (folder / "memory.stat").write_text(f"anon 5\n{cache} {dropped}\n")
+
+    group("slice/unit.service", str(4 * GIB), GIB, GIB // 2)
+    group("slice", str(8 * GIB), 7 * GIB, 0)
+    group("", "max", 9 * GIB, 0)
+    group("slice/other", str(GIB), 0, 0)
+    assert memory._cgroup_memory(root, own) == [(4 * GIB, GIB // 2), (8 * GIB, 7 * GIB)]
+
+
+def test_a_container_finds_its_own_limit_at_the_root(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/host/names/it/so\n")
+    (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{GIB}\n")
+    (tmp_path / "memory.stat").write_text("inactive_file 0\n")
+    assert memory._cgroup_memory(tmp_path, own) == [(2 * GIB, GIB)]
+    assert memory._cgroup_memory(tmp_path, tmp_path / "none") == []
 
 
 def test_this_machine_has_memory() -> None:

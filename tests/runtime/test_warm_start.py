@@ -2,10 +2,13 @@
 
 import logging
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from tiny import open_step, save_folder, tiny_checkpoint
@@ -16,15 +19,23 @@ from tensorfold.engine import start
 from tensorfold.engine.start import open_step_function, start_engine
 from tensorfold.runtime import build
 from tensorfold.runtime.kept import KeptFiles
+from tensorfold.runtime.memory import fit_state
 from tensorfold.runtime.probe import run_alone
 from tensorfold.runtime.step import StateShape, StepFunction
 
 ONE_BUCKET = (8,)
+FREE = 10**9
+"""Bytes. Programs are of a number of pages, which the memory that is free decides."""
+
+
+def make_starts_alike(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+    patch.setattr(start, "free_bytes", lambda: FREE)
 
 
 @pytest.fixture(autouse=True)
-def one_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+def starts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_starts_alike(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +44,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[li
     root = tmp_path_factory.mktemp("warm")
     folder = save_folder(root / "model")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tensorfold.runtime.step.BUCKETS", ONE_BUCKET)
+        make_starts_alike(patch)
         step = open_model(folder, root / "kept")
         start_engine(step).close()
         return folder, root / "kept", run_alone(step)
@@ -116,6 +127,27 @@ def test_weights_that_give_other_bits_are_read_again(
     assert list(kept.iterdir()) == []
 
 
+def test_another_state_is_sized_without_the_one_given_up(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kept, _ = first
+    given_up: list[weakref.ref[StepFunction]] = []
+    alive = []
+
+    def fails(step: StepFunction) -> bool:
+        given_up.append(weakref.ref(step))
+        return False
+
+    def fit(*arguments: object, **named: object) -> StateShape:
+        alive.append(any(step() for step in given_up))
+        return fit_state(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(start, "_works", fails)
+    monkeypatch.setattr(start, "fit_state", fit)
+    open_model(folder, copy_of(kept, tmp_path))
+    assert given_up and alive[-1] is False
+
+
 def test_a_checkpoint_that_was_rewritten_is_read_again(
     first: tuple[Path, Path, list[list[int]]], tmp_path: Path
 ) -> None:
@@ -183,3 +215,20 @@ def test_a_context_too_long_costs_no_load(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(type(checkpoint), "read", never)
     with pytest.raises(ValueError, match="--context 513 is more than the model's 512"):
         open_step_function(checkpoint, lanes=1, context=513, kept=KeptFiles(tmp_path))
+
+
+def test_mapped_weights_are_not_taken_for_free_memory(
+    first: tuple[Path, Path, list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, kept, _ = first
+    free: list[int] = []
+
+    def fit(*layers: object, **given: Any) -> StateShape:
+        free.append(given["free"])
+        return fit_state(*layers, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(start, "fit_state", fit)
+    step = open_model(folder, copy_of(kept, tmp_path))
+    weights = sum(array.nbytes for array in jax.tree.leaves(step.model.leaves))
+    assert weights > 10_000
+    assert free == [FREE, FREE - weights]

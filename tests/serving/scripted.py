@@ -104,7 +104,9 @@ class ScriptedEngine:
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
-    def submit(self, request: Request, deliver: Callable[[Event], None]) -> None:
+    def submit(
+        self, request: Request, deliver: Callable[[Event], None], *, joins: bool = False
+    ) -> None:
         if self.closed:
             raise EngineClosed("closed")
         if len(request.prompt) + request.max_tokens > self.limits.context:

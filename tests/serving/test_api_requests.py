@@ -115,6 +115,15 @@ async def test_cases_139_140_a_request_that_does_not_fit(path, stream, fields):
     assert client.engine.requests == []
 
 
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_window_that_could_be_larger_is_told(path):
+    for model_context, more in ((0, "."), (4096, "."), (8192, "--context may allow up to 8192.")):
+        client = Client(model_context=model_context)
+        error = await client.refused(path, question(path) | {"max_tokens": 5000})
+        assert error["message"].endswith(more)
+        assert ("--context" in error["message"]) == (more != ".")
+
+
 async def test_a_request_may_fill_the_window_to_its_last_token():
     client = Client()
     await client.ask(TEXT, prompt="x" * 4095)
@@ -213,7 +222,7 @@ BAD_FIELDS = [
     *[("min_tokens", value) for value in (-1, 1.5, True, "x")],
     *[("stop_token_ids", value) for value in (3, "x", [1, "a"], [True], [10**6], [-1], [1] * 257)],
     *[("return_token_ids", value) for value in (1, "yes")],
-    *[("priority", value) for value in (1, [], True)],
+    *[("priority", value) for value in ("high", "BACKGROUND", "", 0.5, [], True)],
     *[("cache_salt", value) for value in (1, {})],
 ]
 BAD_CHAT_FIELDS = [
@@ -313,7 +322,14 @@ async def test_priority_and_cache_salt(path):
     assert (plain.background, plain.cache_salt) == (False, "")
     given = await asked(path, priority="background", cache_salt="mine")
     assert (given.background, given.cache_salt) == (True, "mine")
-    assert not (await asked(path, priority="high")).background
+    for priority in ("foreground", 0, -1, None):
+        assert not (await asked(path, priority=priority)).background
+    for priority in (1, 2.0, 10**30):
+        assert (await asked(path, priority=priority)).background
+    error = await Client().refused(path, question(path) | {"priority": "high"})
+    assert error["message"] == (
+        'priority must be an integer, "background" or "foreground", or null'
+    )
 
 
 def system(text):
@@ -484,7 +500,7 @@ def test_the_service_cannot_be_changed():
 
 async def test_engine_refusals_are_bad_requests():
     class Refusing(ScriptedEngine):
-        def submit(self, request, deliver):
+        def submit(self, request, deliver, *, joins):
             raise ValueError("this request can never run")
 
     for path in ROUTES:

@@ -60,6 +60,26 @@ def test_a_request_is_cancelled_by_its_id(engine, url, path, stream):
     assert cancel(url, reply_id)[0] == 404
 
 
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_request_is_cancelled_by_the_client_s_own_id(engine, url, path, stream):
+    other = open_request(url, path, question(path) | {"max_tokens": 20})
+    mine = [
+        open_request(url, path, question(path) | {"stream": stream}, name=name)
+        for name in ("mine", "mine", "else")
+    ]
+    wait_until(lambda: len(engine.requests) == 4, 2)
+    assert cancel(url, "mine")[0] == 200
+    for connection in mine[:2]:
+        status, _, data = read_answer(connection)
+        error = read_events(data)[-1]["error"] if stream else read_error(status, data, 499)
+        assert error["code"] == "request_cancelled"
+    assert read_answer(other)[0] == 200
+    assert cancel(url, "mine")[0] == 404
+    assert cancel(url, "else")[0] == 200
+    assert read_answer(mine[2])[0] == (200 if stream else 499)
+
+
 def test_the_others_go_on(engine, url):
     connections = [open_request(url, TEXT, {"prompt": "x", "max_tokens": 20}) for _ in range(3)]
     wait_until(lambda: len(engine.requests) == 3, 2)
@@ -114,7 +134,7 @@ async def test_time_in_the_queue_counts_and_a_reply_in_time_is_whole():
 async def test_a_full_queue_says_when_to_come_again(stream):
     client = Client()
 
-    def full(request, deliver):
+    def full(request, deliver, *, joins):
         raise EngineFull("4 replies wait already, and 4 may (--max-queue)")
 
     client.engine.submit = full

@@ -129,12 +129,13 @@ async def test_a_choice_that_fails_fails_the_request(path):
 @pytest.mark.parametrize("path", ROUTES)
 async def test_a_full_engine_takes_no_choice(path):
     class Full(ScriptedEngine):
-        def submit(self, request, deliver):
+        def submit(self, request, deliver, *, joins):
+            assert joins == bool(self.requests)
             if len(self.requests) == 2:
                 from tensorfold.engine.interface import EngineFull
 
                 raise EngineFull("too many requests wait")
-            super().submit(request, deliver)
+            super().submit(request, deliver, joins=joins)
 
     client = Client(Full(lambda request: say("x" * 1000, delay=0.01)))
     error = await client.refused(path, question(path) | {"n": 3}, 503)

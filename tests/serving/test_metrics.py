@@ -28,6 +28,7 @@ MIRRORS = {
 }
 OTHERS = {
     "requests_running_max",
+    "generation_tokens_running",
     "generation_tokens",
     "decode_rounds",
     "cancellations",
@@ -72,6 +73,7 @@ async def test_the_engine_s_numbers():
     client.engine.stats = lambda: EngineStats(
         running=3,
         waiting=2,
+        running_tokens=21,
         pages_used=3,
         pages_total=12,
         prompt_tokens=100,
@@ -86,6 +88,7 @@ async def test_the_engine_s_numbers():
     wanted = {
         "requests_running": 3,
         "requests_waiting": 2,
+        "generation_tokens_running": 21,
         "kv_cache_usage_perc": 0.25,
         "prompt_tokens": 140,
         "prompt_tokens_cached": 40,

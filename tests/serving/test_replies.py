@@ -81,6 +81,13 @@ async def test_the_tensorfold_block(path):
     assert [request.draft for request in client.engine.requests[:3]] == [True, True, False]
 
 
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_server_without_drafts_tells_so(path):
+    client = Client(drafts=False)
+    for fields in ({}, {"draft": True}):
+        assert (await client.ask(path, **fields))["tensorfold"]["drafts"] is False
+
+
 @pytest.mark.parametrize("include_usage", [True, False, None])
 @pytest.mark.parametrize("path", ROUTES)
 async def test_cases_13_14_the_order_of_a_stream(path, include_usage):

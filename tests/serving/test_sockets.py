@@ -34,12 +34,13 @@ def client(url):
         yield client
 
 
-def open_request(url, path, body, extra=b""):
-    """A socket that has sent a request."""
+def open_request(url, path, body, extra=b"", name=None):
+    """A socket that has sent a request, with the client's own name for it if one is given."""
     parts = urlsplit(url)
     connection = socket.create_connection((parts.hostname, parts.port))
     data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+    head += f"X-Request-Id: {name}\r\n\r\n" if name else "\r\n"
     connection.sendall(head.encode() + data + extra)
     return connection
 

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conversing import CHAT, question, read_events, streamed_text
+from conversing import CHAT, question, read_error, read_events, streamed_text
 from scripted import ScriptedEngine, make_service, say
 from test_sockets import open_request, read_all, unchunked, wait_until
 
@@ -95,6 +95,25 @@ def test_a_second_signal_does_not_wait(start):
     output, _ = process.communicate(timeout=10)
     assert (output, process.returncode) == ("back ['cancelled']\n", 0)
     assert time.monotonic() - stopped < 3
+
+
+@pytest.mark.parametrize(
+    "body", [b"Content-Length: 1000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"]
+)
+def test_a_stop_answers_a_request_that_is_not_all_there(start, body):
+    process, url = start(0, 0.5)
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.sendall(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\n".encode() + body)
+    time.sleep(0.3)
+    stopped = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    status, _, data = read_all(connection)
+    error = read_error(status, data, 503)
+    assert error["message"] == "the server stopped before all of the body came"
+    output, _ = process.communicate(timeout=10)
+    assert (output, process.returncode) == ("back []\n", 0)
+    assert 0.5 < time.monotonic() - stopped < 2
 
 
 def test_idle_connections_do_not_delay_a_stop():

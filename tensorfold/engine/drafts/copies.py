@@ -14,6 +14,8 @@ _LONGEST = 32
 """Where a longer match tells no more."""
 _TRIED = 64
 """Earlier places that are compared, the latest first."""
+_AT_ONCE = 8192
+"""Places that join the index at a time: all of a long prompt's would hold up the other replies."""
 _LONG = 21
 """Matches of so many tokens and more are counted alike."""
 _FORGET = 0.95
@@ -33,8 +35,10 @@ class SuffixIndex:
         """For each place: the place before it where the same key ended, or -1."""
 
     def longest(self) -> Match | None:
-        """The longest match, at the latest place of those."""
-        self._extend()
+        """The longest match, at the latest place of those. None too while much of the sequence is
+        new: each call looks at some of it."""
+        if not self._extend():
+            return None
         tokens = self._tokens
         end, best = len(tokens), Match(0, 0)
         place = self._before[end] if end >= _KEY else -1
@@ -50,15 +54,18 @@ class SuffixIndex:
             place = self._before[place]
         return best if best.length else None
 
-    def _extend(self) -> None:
+    def _extend(self) -> bool:
+        """Whether the index has the whole sequence by now."""
         tokens, before = self._tokens, self._before
-        for end in range(len(before), len(tokens) + 1):
+        last = min(len(tokens), len(before) + _AT_ONCE - 1)
+        for end in range(len(before), last + 1):
             if end < _KEY:
                 before.append(-1)
                 continue
             key = tuple(tokens[end - _KEY : end])
             before.append(self._latest.get(key, -1))
             self._latest[key] = end
+        return last == len(tokens)
 
 
 @dataclass

@@ -76,4 +76,4 @@ class ModelSource(SteppedSource):
         reading = self.readings[reply]
         end = reading.filled + rows
         room = min(self._context, len(reading.pages) * PAGE)
-        return end <= room and max(reply.known[reading.filled :]) < self.vocab_size
+        return end <= room and max(reply.known[reading.filled : end]) < self.vocab_size

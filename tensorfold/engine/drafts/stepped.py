@@ -46,6 +46,8 @@ class Reading:
     holding: Holding
     pages: list[int] = field(default_factory=list)
     filled: int = 0
+    noted: int = 0
+    """Shared pages that others were told of as read."""
     hidden: list[np.ndarray] = field(default_factory=list)
     """The target's hidden vectors of the rows that come next, where a source takes them."""
     drafts: list[int] = field(default_factory=list)
@@ -141,7 +143,9 @@ class SteppedSource(ABC):
                 break
             filled += PAGE
         reading.filled, reading.pages = min(filled, len(reply.known) - 1), pages
-        self._read.update(shared[: reading.filled // PAGE])
+        end = min(reading.filled // PAGE, len(shared))
+        self._read.update(shared[reading.noted : end])
+        reading.noted = end
         self._table[reply.lane, : len(pages)] = pages
         self._settings[reply.lane] = reply.settings
         return reading
@@ -192,5 +196,7 @@ class SteppedSource(ABC):
 
 def _alike(some: Sequence[int], others: Sequence[int]) -> int:
     """How many of the first entries are equal."""
+    if some[: len(others)] == others:  # As most often, and thousands of pages are soon compared.
+        return len(others)
     pairs = zip(some, others, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

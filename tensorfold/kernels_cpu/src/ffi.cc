@@ -160,6 +160,27 @@ ffi::Error DrawCall(Floats logits, Floats temperature, Ints top_k, Floats top_p,
   return ffi::Error::Success();
 }
 
+ffi::Error LogprobsCall(Floats logits, Ints token, Ints asked, ffi::Result<Floats> logprob,
+                        ffi::Result<Ints> rank, ffi::Result<Ints> top_ids,
+                        ffi::Result<Floats> top) {
+  const auto shape = logits.dimensions();
+  const size_t vocabulary = shape[1], most = top->dimensions()[1];
+  ParallelFor(static_cast<size_t>(shape[0]), [&](size_t i) {
+    const Logprobs to{logprob->typed_data() + i, rank->typed_data() + i,
+                      top_ids->typed_data() + i * most, top->typed_data() + i * most};
+    if (asked.typed_data()[i]) {
+      TokenLogprobs(logits.typed_data() + i * vocabulary, vocabulary, token.typed_data()[i], most,
+                    to);
+    } else {
+      *to.logprob = 0;
+      *to.rank = 0;
+      std::fill(to.top_ids, to.top_ids + most, 0);
+      std::fill(to.top, to.top + most, 0.0f);
+    }
+  });
+  return ffi::Error::Success();
+}
+
 ffi::Error DigestCall(Floats logits, ffi::Result<Ints> digests) {
   const auto shape = logits.dimensions();
   ParallelFor(static_cast<size_t>(shape[0]), [&](size_t i) {
@@ -268,6 +289,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldDraw, tensorfold::DrawCall,
                                   .Arg<Ints>()
                                   .Ret<Ints>());
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldLogprobs, tensorfold::LogprobsCall,
+                              ffi::Ffi::Bind()
+                                  .Arg<Floats>()
+                                  .Arg<Ints>()
+                                  .Arg<Ints>()
+                                  .Ret<Floats>()
+                                  .Ret<Ints>()
+                                  .Ret<Ints>()
+                                  .Ret<Floats>());
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldDigest, tensorfold::DigestCall,
                               ffi::Ffi::Bind().Arg<Floats>().Ret<Ints>());
 
@@ -277,7 +308,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 9; }
+int TensorfoldVersion() { return 10; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }

@@ -1,5 +1,5 @@
 // The draw without ordering the vocabulary: only tokens that can still win get their noise, and only
-// those that a cut may keep are sorted.
+// those that a cut may keep are sorted. Log probabilities likewise order only what is reported.
 
 #include "sample.h"
 
@@ -316,6 +316,40 @@ int32_t DrawToken(const float* logits, size_t vocabulary, const Draw& draw) {
     for (size_t i = 0; i < kept; ++i) best.Try(found[i].logit, found[i].id);
   }
   return best.id() < 0 ? likeliest : best.id();
+}
+
+void TokenLogprobs(const float* logits, size_t vocabulary, int32_t token, size_t most,
+                   const Logprobs& to) {
+  std::fill(to.top_ids, to.top_ids + most, 0);
+  std::fill(to.top, to.top + most, std::numeric_limits<float>::quiet_NaN());
+  *to.logprob = std::numeric_limits<float>::quiet_NaN();
+  *to.rank = 0;
+  const float peak = Peak(logits, vocabulary).value;
+  if (!std::isfinite(peak)) return;
+  double sums[kLanes] = {};
+  int32_t ranks[kLanes] = {};
+  const float own = logits[token];
+  for (size_t i = 0; i < vocabulary; i += kLanes) {
+    const size_t count = std::min(kLanes, vocabulary - i);
+    for (size_t j = 0; j < count; ++j) {
+      sums[j] += Exp(std::max(static_cast<double>(logits[i + j]) - peak, -700.0));
+      ranks[j] += logits[i + j] >= own;
+    }
+  }
+  double sum = 0;
+  for (size_t j = 0; j < kLanes; ++j) {
+    sum += sums[j];
+    *to.rank += ranks[j];
+  }
+  const double norm = peak + Log(sum);
+  *to.logprob = static_cast<float>(own - norm);
+  const Draw ordered{1, static_cast<int32_t>(most), 1, 0, {0, 0}, 0};
+  std::vector<Candidate> found = Candidates(logits, vocabulary, ordered, peak);
+  std::sort(found.begin(), found.end(), Before);
+  for (size_t i = 0; i < found.size(); ++i) {
+    to.top_ids[i] = found[i].id;
+    to.top[i] = static_cast<float>(found[i].logit - norm);
+  }
 }
 
 uint32_t Digest(const float* logits, size_t vocabulary) {

@@ -23,6 +23,18 @@ struct Draw {
 // functions of sample.cc, so that no library's own enter; divisions and the noisy score are float.
 int32_t DrawToken(const float* logits, size_t vocabulary, const Draw& draw);
 
+// A token under the distribution of a row's logits, and the `most` likeliest ones, likeliest first,
+// lower ids first among equals. NaN and zeros where the logits hold a NaN or an infinity above.
+struct Logprobs {
+  float* logprob;
+  int32_t* rank;  // tokens at least as likely, itself included
+  int32_t* top_ids;
+  float* top;
+};
+
+void TokenLogprobs(const float* logits, size_t vocabulary, int32_t token, size_t most,
+                   const Logprobs& to);
+
 // The sum of each logit's bits times twice its place plus one, modulo 2^32.
 uint32_t Digest(const float* logits, size_t vocabulary);
 

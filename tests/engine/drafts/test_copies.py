@@ -1,5 +1,7 @@
 """Copies: the longest match, found as a plain search finds it, and drafted once it pays."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +31,18 @@ def test_the_longest_match_the_latest_on_ties(first: list[int], more: list[int])
     for token in more:
         tokens.append(token)
         assert index.longest() == search(tokens)
+
+
+def test_a_long_sequence_joins_the_index_bit_by_bit() -> None:
+    tokens = list(range(30_000))
+    index = SuffixIndex(tokens)
+    matches, places = [], [0]
+    for token in range(7, 17):
+        tokens.append(token)
+        matches.append(index.longest())
+        places.append(len(index._before))
+    assert max(after - before for before, after in pairwise(places)) <= 8192
+    assert matches == [None] * 3 + [Match(8 + i, 1 + i) for i in range(3, 10)]
 
 
 def test_a_match_that_reaches_the_end_goes_round() -> None:

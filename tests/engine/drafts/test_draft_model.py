@@ -1,8 +1,9 @@
 """A draft model beside a target: what it proposes and reads, and that no reply depends on it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tensorfold.engine.drafts.drafting import Drafting
 from tensorfold.engine.drafts.steps import load_draft_model, open_draft_steps
 from tensorfold.engine.drafts.widths import StepTimes
 from tensorfold.engine.interface import Event, Request, Sampling
-from tensorfold.engine.pages import PagePool
+from tensorfold.engine.pages import Node, PagePool
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.start import make_pool
 from tensorfold.engine.stress import Stress
@@ -22,6 +23,7 @@ from tensorfold.engine.thread import make_reply
 from tensorfold.engine.trace import Traced, trace
 from tensorfold.engine.verify import LANES, make_cases, run, run_together, verify
 from tensorfold.engine.worker import Worker
+from tensorfold.ops.rows import PAGE
 from tensorfold.runtime.load import load
 from tensorfold.runtime.packed import Span
 from tensorfold.runtime.step import StepFunction
@@ -97,6 +99,21 @@ def test_replies_do_not_depend_on_another_model(sampling: Sampling) -> None:
     for request in asked:
         assert not plain(request).difference(replies[request.id])
     assert worker.stats().drafted > worker.stats().accepted
+
+
+def test_a_step_takes_note_of_new_pages_only() -> None:
+    """A long sequence has thousands, and every step asks."""
+    noted: list[Node] = []
+
+    class Noting(WeakSet[Node]):
+        def update(self, nodes: Iterable[Node]) -> None:
+            noted.extend(nodes)
+            super().update(nodes)
+
+    worker, source = make_worker(draft_step())
+    source._read = Noting()
+    run(worker, shared_step(), requests(GREEDY, [150], tokens=60))
+    assert len(noted) == len(set(noted)) == 209 // PAGE
 
 
 def test_a_wrong_model_is_asked_less_and_less() -> None:
