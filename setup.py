@@ -37,6 +37,7 @@ HEADERS = (
     "matmul",
     "matmul_avx2",
     "matmul_avx512",
+    "matmul_codes_avx2",
     "pool",
     "sample",
 )

@@ -53,8 +53,9 @@ def convert(
 
     Tensors stay as they are. With `bits` (4 or 8) matrices become codes of so many bits, in groups
     of `group` columns: all but routers and biases, those whose columns are not whole groups, and
-    those that have no more bits already. Experts [E, rows, columns] are written as codes with their
-    rows below one another; those named in `turned` are [E, columns, rows].
+    those that are codes of no more bits already (FP8 is floats). Experts [E, rows, columns] are
+    written as codes with their rows below one another; those named in `turned` are [E, columns,
+    rows].
 
     Raises CheckpointError if `out` exists or its parent does not, for a tensor that can't be read
     or quantised, and for a tokenizer that did not come from a file.
@@ -107,7 +108,7 @@ class Quantiser:
             return None
         if not isinstance(tensor, Quantised):
             return quantise(tensor, self.bits, self.group)
-        if tensor.bits <= self.bits or info.format == _FOUR_BITS:
+        if info.format == _FOUR_BITS or (tensor.bits <= self.bits and not tensor.floats):
             return None
         return quantise(tensor.dequantise(), self.bits, self.group)
 
@@ -134,11 +135,12 @@ def _write_tensors(
         if isinstance(tensor, Quantised):
             arrays = {key: getattr(tensor, key) for key in QUANTISED}
             found = checksum(list(arrays.values()))
-            place = Place(number, found, info.shape, form, tensor.bits, tensor.group)
+            codes = tensor.bits, tensor.group, tensor.floats
+            place = Place(number, found, info.shape, form, *codes)
             part[name] = arrays
             size += sum(array.nbytes for array in arrays.values())
         else:
-            # What a folder stores as FP8 or FP4 has come as floats.
+            # What a folder stores as FP8 may have come as floats.
             form = _FORMATS.get(tensor.dtype, form)
             place = Place(number, checksum([tensor]), tensor.shape, form)
             part[name] = tensor

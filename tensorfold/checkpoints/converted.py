@@ -46,7 +46,7 @@ class Place:
 
     part: the number of its Orbax checkpoint
     crc32: of the bytes of its arrays, one after another; Orbax does not check them
-    bits, group: as in `Quantised`; 0 for plain arrays
+    bits, group, floats: as in `Quantised`; 0 for plain arrays
     """
 
     part: int
@@ -55,6 +55,7 @@ class Place:
     format: str
     bits: int = 0
     group: int = 0
+    floats: bool = False
 
 
 def checksum(arrays: Sequence[np.ndarray]) -> int:
@@ -129,7 +130,7 @@ class ConvertedCheckpoint(Checkpoint):
         if not place.bits:
             return arrays[0]
         codes, scale, offset = arrays
-        return Quantised(codes, scale, offset, place.bits, place.group)
+        return Quantised(codes, scale, offset, place.bits, place.group, place.floats)
 
     def _restore(self, name: str, place: Place) -> list[np.ndarray]:
         """The arrays of one tensor, without reading the others of its part."""

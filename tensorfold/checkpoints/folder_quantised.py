@@ -1,10 +1,9 @@
 """Quantised tensors of safetensors folders: several stored tensors that are one of the model's.
 
-MLX's affine modes, MXFP4 and NVFP4 become `Quantised`, the first axes of experts merged; FP8
-becomes arrays. config.json says by which method a folder is quantised, and the stored tensors'
-types say which of them are. The functions below say how each is stored. They follow the
-documentation of `mlx.core.quantize`, of FP8 in transformers, the OCP's Microscaling Formats 1.0,
-NVIDIA's Model Optimizer and compressed-tensors.
+They become `Quantised`, the first axes of experts merged. config.json says by which method a folder
+is quantised, and the stored tensors' types say which of them are. The functions below say how each
+is stored. They follow the documentation of `mlx.core.quantize`, of FP8 in transformers, the OCP's
+Microscaling Formats 1.0, NVIDIA's Model Optimizer and compressed-tensors.
 """
 
 import math
@@ -23,6 +22,12 @@ _MLX_GROUPS = (32, 64, 128)
 _SCALE_FORMATS = ("F32", "F16", "BF16")
 _METHODS = ("mlx", "fp8", "mxfp4", "modelopt", "compressed-tensors")
 _COMPRESSED = ("float-quantized", "nvfp4-pack-quantized")
+
+_FP8_GROUP = 128
+"""Columns of a group where a scale is of a whole row or more."""
+
+_FP8_GROUPS_OF = 8
+"""Groups are multiples of it, as the CPU kernels want them."""
 
 _OF_ACTIVATIONS = (
     ".input_scale",
@@ -204,7 +209,8 @@ def _fp8(
     weight: str, settings: Mapping[str, Any], infos: Mapping[str, TensorInfo]
 ) -> StoredQuantised:
     """X.weight [..., rows, columns] with one scale, one a row, or one a block of
-    `weight_block_size`: [..., ceil(rows / 128), ceil(columns / 128)]."""
+    `weight_block_size`: [..., ceil(rows / 128), ceil(columns / 128)]. Arrays where rows or blocks
+    are no whole eights of columns."""
     inverse = f"{weight}_scale_inv"
     scale = inverse if inverse in infos else f"{weight}_scale"
     info = _part(infos, scale, weight, _SCALE_FORMATS)
@@ -225,14 +231,19 @@ def _fp8(
             f"tensor {scale!r} is {list(info.shape)}, and no weight_block_size says of what"
         )
 
-    def unpack(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        values = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-        scales = scales.astype(np.float32).reshape(grid)
-        wide = np.repeat(scales, broad, axis=-1)[..., :columns]
-        for at in range(grid[-2]):
-            part = values[..., at * high : (at + 1) * high, :]
-            part *= wide[..., at : at + 1, :]
-        return values
+    # The most columns that fill rows and blocks alike.
+    group = math.gcd(broad if grid[-1] > 1 else _FP8_GROUP, columns)
+
+    def unpack(codes: np.ndarray, scales: np.ndarray) -> Tensor:
+        if (codes & 0x7F == 0x7F).any():
+            raise CheckpointError(f"tensor {weight!r} has values that are no numbers")
+        if not np.isfinite(scales.astype(np.float32)).all():
+            raise CheckpointError(f"tensor {scale!r} has scales that are no numbers")
+        found = scales.astype(np.float32).reshape(grid)[..., np.arange(rows) // high, :]
+        found = found[..., np.arange(0, columns, group) // broad]
+        wide = _merged(np.broadcast_to(found, (*first, *found.shape[-2:])))
+        made = Quantised(_merged(codes), wide, np.zeros_like(wide), 8, group, floats=True)
+        return made.dequantise().reshape(shape) if group % _FP8_GROUPS_OF else made
 
     return StoredQuantised(TensorInfo(shape, "FP8"), (weight, scale), unpack)
 

@@ -20,6 +20,7 @@ class Quantised:
     codes:  [rows, columns] uint8 when `bits == 8`; [rows, columns / 2] uint8 when `bits == 4`, the
             even column in the low four bits
     scale, offset: [rows, columns / group] float32
+    floats: codes, of 8 bits, are E4M3 floats and none is NaN; offsets are zeros
 
     Rows are outputs, columns are inputs (the order of Hugging Face's `weight`). A tensor of experts
     [E, rows, columns] has all rows below one another.
@@ -30,6 +31,7 @@ class Quantised:
     offset: np.ndarray
     bits: int
     group: int
+    floats: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -39,11 +41,13 @@ class Quantised:
     def dequantise(self) -> np.ndarray:
         """The matrix as float32 [rows, columns]."""
         rows, columns = self.shape
-        codes = self.codes
+        codes = self.codes.view(ml_dtypes.float8_e4m3fn) if self.floats else self.codes
         if self.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], axis=-1)
-        groups = codes.reshape(rows, columns // self.group, self.group).astype(np.float32)
-        values = groups * self.scale[..., None] + self.offset[..., None]
+        values = codes.reshape(rows, columns // self.group, self.group).astype(np.float32)
+        values *= self.scale[..., None]
+        if not self.floats:  # Zeros would make 0 of -0.
+            values += self.offset[..., None]
         return np.ascontiguousarray(values.reshape(rows, columns))
 
 

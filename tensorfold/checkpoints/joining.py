@@ -13,12 +13,12 @@ def join(parts: Sequence[Tensor]) -> Tensor:
     """`parts` below one another.
 
     Values are kept exactly: quantised parts of different forms get the wider codes and the finer
-    groups, mixed float precisions the widest.
+    groups, mixed float precisions the widest, and codes beside floats are floats.
     """
     if len(parts) == 1:
         return parts[0]
     quantised = [part for part in parts if isinstance(part, Quantised)]
-    if len(quantised) < len(parts):
+    if len(quantised) < len(parts) or len({part.floats for part in quantised}) > 1:
         return np.concatenate(
             [part.dequantise() if isinstance(part, Quantised) else part for part in parts]
         )
@@ -31,6 +31,7 @@ def join(parts: Sequence[Tensor]) -> Tensor:
         offset=np.concatenate([part.offset for part in same]),
         bits=bits,
         group=group,
+        floats=quantised[0].floats,
     )
 
 
@@ -64,4 +65,4 @@ def _refine(tensor: Quantised, bits: int, group: int) -> Quantised:
         codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(codes.shape[0], -1)
     times = tensor.group // group
     scale, offset = (np.repeat(each, times, axis=1) for each in (tensor.scale, tensor.offset))
-    return Quantised(codes, scale, offset, bits, group)
+    return Quantised(codes, scale, offset, bits, group, tensor.floats)

@@ -27,8 +27,11 @@ class Written:
 
 
 def packed_codes(tensor: Quantised) -> tuple[str, np.ndarray]:
-    """The narrowest format that takes the codes, and its words uint32 [N, words]."""
+    """The narrowest format that takes the codes, and its words uint32 [N, words]; for floats they
+    are uint16."""
     codes = np.ascontiguousarray(tensor.codes)
+    if tensor.floats:
+        return "e4m3", codes.view("<u2")
     if tensor.bits == 8:
         most = int(codes.max(initial=0))
         if most < 32 and tensor.group % 32 == 0:

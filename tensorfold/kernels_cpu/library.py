@@ -18,7 +18,7 @@ _TARGETS = {
     "tensorfold_untouched": "TensorfoldUntouched",
 }
 
-_VERSION = 9
+_VERSION = 10
 """Of the packed matrices and calls; src/ffi.cc has it too."""
 
 LEVELS = ("portable", "avx2", "avx512")

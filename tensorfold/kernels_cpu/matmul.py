@@ -21,7 +21,8 @@ _TILE = 8
 _PANEL_TILES = 6
 _PANELS_AT_ONCE = 64
 
-_FORMATS = {"q4": 0, "q8": 1, "float32": 2, "float16": 3, "bfloat16": 4, "q5": 5, "q6": 6}
+_FLOATS = {"float32": 2, "float16": 3, "bfloat16": 4}
+_FORMATS = {"q4": 0, "q8": 1, **_FLOATS, "q5": 5, "q6": 6, "e4m3": 7}
 _SCALES = {"half": 0, "float": 1, "steps": 2}
 
 Gate = Literal["swiglu", "geglu"]
@@ -36,9 +37,9 @@ class PackedMatrix:
     """A weight [N, K] in panels of 48 outputs, N padded to whole tiles of 8 (see src/matmul.h).
 
     data: [W] uint32, group after group of each panel's codes, scales and offsets, or its values
-    format: "q4", "q5", "q6", "q8" or the floats' name
+    format: "q4", "q5", "q6", "q8", "e4m3" or the floats' name
     scales: how scales and offsets are written: "half", "float" or in "steps"
-    zero: the code that means 0 in every group; 0 if the groups have offsets
+    zero: the code that means 0 in every group; 0 if the groups have offsets, and for "e4m3"
     int8: rows are rounded to int8, in blocks of up to 32 inputs, before they meet the codes
     """
 
@@ -62,7 +63,7 @@ def can_pack(tensor: Tensor, parts: int = 1) -> bool:
         return False
     if isinstance(tensor, Quantised):
         return tensor.group % 8 == 0 and tensor.shape[1] % 8 == 0
-    return tensor.dtype.name in _FORMATS
+    return tensor.dtype.name in _FLOATS
 
 
 def pack(tensor: Tensor, parts: int = 1) -> PackedMatrix:
@@ -77,7 +78,8 @@ def pack(tensor: Tensor, parts: int = 1) -> PackedMatrix:
         return PackedMatrix(data, tensor.dtype.name, columns, tensor.shape)
     format, codes = packed_codes(tensor)
     zero = zero_code(tensor)
-    found = written([tensor.scale] if zero else [tensor.scale, tensor.offset], tensor.group)
+    arrays = [tensor.scale] if zero or tensor.floats else [tensor.scale, tensor.offset]
+    found = written(arrays, tensor.group)
     groups = tensor.shape[1] // tensor.group
     data = _stacked(found.steps, [codes, *found.values], groups, parts)
     return PackedMatrix(data, format, tensor.group, tensor.shape, found.kind, zero)
@@ -129,7 +131,7 @@ def take_part(stack: PackedMatrix, index: Int[Array, ""], parts: int) -> PackedM
 
 
 def with_int8(weight: PackedMatrix) -> PackedMatrix:
-    """The matrix, if it is of codes, for rows in int8."""
+    """The matrix, if it is of integer codes, for rows in int8."""
     return replace(weight, int8=weight.format in ("q4", "q5", "q6", "q8"))
 
 

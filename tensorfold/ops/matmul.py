@@ -32,7 +32,7 @@ def prepare(tensor: Tensor, parts: int = 1) -> Weight:
 
 
 def with_int8_rows(weight: Weight) -> Weight:
-    """The weight, if it is of codes, for rows that `matmul` rounds to int8 first."""
+    """The weight, if it is of integer codes, for rows that `matmul` rounds to int8 first."""
     return kernel.with_int8(weight) if isinstance(weight, PackedMatrix) else weight
 
 

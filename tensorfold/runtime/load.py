@@ -136,7 +136,7 @@ def with_activations(model: LoadedModel, activations: Activations) -> LoadedMode
 
     A head stays as it is: it runs for drawn rows only, and a third of the difference would be its.
     Raises ValueError where the kind can make no difference: see `check_activations`, and without
-    quantised weights.
+    weights of integer codes.
     """
     check_activations(activations)
     if activations == "float32":
@@ -147,7 +147,7 @@ def with_activations(model: LoadedModel, activations: Activations) -> LoadedMode
     )
     if not any(isinstance(leaf, PackedMatrix) and leaf.int8 for leaf in leaves):
         raise ValueError(
-            "int8 activations are for quantised weights, and this model has none: "
+            "int8 activations are for weights of integer codes, and this model has none: "
             "`tensorfold convert MODEL OUT --quantize q8` makes them"
         )
     return replace(model, leaves=leaves, activations=activations)

@@ -168,7 +168,7 @@ def test_a_quantised_folder(tmp_path: Path) -> None:
 
 def test_the_format_is_that_of_the_stored_floats(tmp_path: Path) -> None:
     stored: dict[str, np.ndarray] = {
-        "a.weight": np.ones((8, 32), ml_dtypes.float8_e4m3fn),
+        "a.weight": np.ones((8, 33), ml_dtypes.float8_e4m3fn),
         "a.weight_scale": np.full((8, 1), 0.5, np.float32),
     }
     folder = write_folder(tmp_path / "fp8", stored)

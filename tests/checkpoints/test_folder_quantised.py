@@ -195,40 +195,6 @@ def test_mlx_overrides(tmp_path: Path) -> None:
         np.testing.assert_array_equal(values(checkpoint.read(name)), array)
 
 
-def test_fp8_blocks_of_any_size(tmp_path: Path) -> None:
-    weight = np.random.default_rng(0).normal(size=(100, 70)).astype(np.float32)
-    stored, wanted = fp8("a", weight)
-    checkpoint = opened(tmp_path / "fp8", stored, quantization_config=FP8)
-    assert checkpoint.tensors == {"a.weight": TensorInfo((100, 70), "FP8")}
-    found = checkpoint.read("a.weight")
-    assert isinstance(found, np.ndarray) and found.dtype == np.float32
-    np.testing.assert_array_equal(found, wanted)
-    np.testing.assert_allclose(found, weight, atol=0.2)
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (6,), (6, 1)])
-@pytest.mark.parametrize("name", ["a.weight_scale", "a.weight_scale_inv"])
-def test_fp8_scales_of_rows_and_tensors(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
-    codes = np.random.default_rng(0).integers(0, 127, (6, 40), np.uint8)
-    scale = np.random.default_rng(1).uniform(1, 2, shape).astype(ml_dtypes.bfloat16)
-    weight = codes.view(ml_dtypes.float8_e4m3fn)
-    settings = {"quant_method": "compressed-tensors", "format": "float-quantized"}
-    stored = {"a.weight": weight, name: np.array(scale), "a.k_scale": np.ones(1)}
-    checkpoint = opened(tmp_path / "fp8", stored, quantization_config=settings)
-    assert set(checkpoint.tensors) == {"a.weight"}
-    wide = scale.astype(np.float32).reshape(-1, 1)
-    np.testing.assert_array_equal(checkpoint.read("a.weight"), weight.astype(np.float32) * wide)
-
-
-def test_fp8_stacked(tmp_path: Path) -> None:
-    weights = np.random.default_rng(0).normal(size=(3, 50, 40)).astype(np.float32)
-    parts = [fp8("a", weight) for weight in weights]
-    stored = {name: np.stack([each[0][name] for each in parts]) for name in parts[0][0]}
-    checkpoint = opened(tmp_path / "fp8", stored, quantization_config=FP8)
-    wanted = np.stack([dense for _, dense in parts])
-    np.testing.assert_array_equal(checkpoint.read("a.weight"), wanted)
-
-
 def test_mxfp4(tmp_path: Path) -> None:
     """Every code with every exponent but the one that stands for no number."""
     codes = np.tile(np.arange(16, dtype=np.uint8), 2)

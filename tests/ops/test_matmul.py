@@ -20,11 +20,15 @@ def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32)
 
 
-def quantised(rows: int, columns: int, bits: int, group: int) -> Quantised:
+def quantised(rows: int, columns: int, bits: int, group: int, floats: bool = False) -> Quantised:
     rng = np.random.default_rng(rows)
     codes = rng.integers(0, 256, (rows, columns * bits // 8), dtype=np.uint8)
     scale, offset = rng.standard_normal((2, rows, columns // group)).astype(np.float16)
-    return Quantised(codes, scale.astype(np.float32), offset.astype(np.float32), bits, group)
+    scale, offset = scale.astype(np.float32), offset.astype(np.float32)
+    if floats:
+        codes[codes & 0x7F == 0x7F] = 0
+        offset = 0 * scale
+    return Quantised(codes, scale, offset, bits, group, floats)
 
 
 def assert_is_product(got: jax.Array, x: np.ndarray, weight: np.ndarray) -> None:
@@ -46,16 +50,19 @@ def test_half_precision_weights(kind: type) -> None:
     assert_is_product(matmul(jnp.asarray(x), prepare(weight)), x, weight)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("bits", "floats"), [(4, False), (8, False), (8, True)])
 @pytest.mark.parametrize("group", [16, 32])
-def test_quantised_weights(bits: int, group: int) -> None:
-    x, weight = normal(16, 96), quantised(21, 96, bits, group)
+def test_quantised_weights(bits: int, floats: bool, group: int) -> None:
+    x, weight = normal(16, 96), quantised(21, 96, bits, group, floats)
     assert_is_product(matmul(jnp.asarray(x), prepare(weight)), x, weight.dequantise())
 
 
-@pytest.mark.parametrize("form", ["float32", "q4", "q8"])
+@pytest.mark.parametrize("form", ["float32", "q4", "q8", "e4m3"])
 def test_take_rows(form: str) -> None:
-    table = normal(50, 64) if form == "float32" else quantised(50, 64, int(form[1]), 32)
+    bits = 4 if form == "q4" else 8
+    table = normal(50, 64)
+    if form != "float32":
+        table = quantised(50, 64, bits, 32, floats=form == "e4m3")
     dense = table.dequantise() if isinstance(table, Quantised) else table
     index = np.array([0, 49, 7, 7, 31, 8, 1, 48], np.int32)
     got = take_rows(prepare(table), jnp.asarray(index))

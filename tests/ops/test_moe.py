@@ -2,10 +2,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from platforms import IMPLEMENTATIONS
 
+from tensorfold.checkpoints.interface import Quantised, Tensor
 from tensorfold.ops import matmul, moe
 from tensorfold.ops.activation import clamped_swiglu, squared_relu, swiglu
 
@@ -79,19 +81,41 @@ def test_sigmoid_router_chooses_by_the_corrected_score_and_weighs_by_the_plain_o
         np.testing.assert_allclose(weights[row], share, rtol=1e-5)
 
 
+def floats_of_8_bits(matrix: np.ndarray) -> Quantised:
+    """Rows of E4M3 codes in groups of 8 with a scale each."""
+    rows, columns = matrix.shape
+    groups = matrix.reshape(rows, columns // 8, 8)
+    scale = np.abs(groups).max(axis=2) / np.float32(448)
+    codes = (groups / scale[..., None]).astype(ml_dtypes.float8_e4m3fn)
+    return Quantised(codes.view(np.uint8).reshape(rows, columns), scale, 0 * scale, 8, 8, True)
+
+
 @pytest.mark.parametrize("kernels", IMPLEMENTATIONS)
-@pytest.mark.parametrize(("count", "chosen", "hidden"), [(6, 2, 24), (5, 5, 20), (1, 1, 8)])
+@pytest.mark.parametrize(
+    ("count", "chosen", "hidden", "floats"),
+    [(6, 2, 24, False), (5, 5, 20, False), (1, 1, 8, False), (6, 2, 24, True)],
+)
 def test_experts(
-    count: int, chosen: int, hidden: int, kernels: str, monkeypatch: pytest.MonkeyPatch
+    count: int,
+    chosen: int,
+    hidden: int,
+    floats: bool,
+    kernels: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Against a sum in float64; and a row's bits in every bucket, among any others."""
     monkeypatch.setenv("TENSORFOLD_KERNELS", kernels)
     width, rows = 48, 64
     up, down = normal(count * 2 * hidden, width), normal(count * width, hidden)
+    stored: list[Tensor] = [up, down]
+    if floats:
+        coded = [floats_of_8_bits(matrix) for matrix in (up, down)]
+        up, down = (each.dequantise() for each in coded)
+        stored = [*coded]
     x = normal(rows, width)
     ids = np.argsort(normal(rows, count), axis=1)[:, :chosen].astype(np.int32)
     weights = softmax(normal(rows, chosen)).astype(np.float32)
-    stacks = matmul.prepare(up, count), matmul.prepare(down, count)
+    stacks = matmul.prepare(stored[0], count), matmul.prepare(stored[1], count)
 
     @jax.jit
     def run(x: Any, ids: Any, weights: Any, real: Any) -> jax.Array:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from platforms import IMPLEMENTATIONS
 
+from tensorfold.checkpoints.interface import Quantised
 from tensorfold.ops import activation, attention, matmul, norm, rope, sample
 from tensorfold.ops.rows import PAGE, ROW_TILE, make_rows
 from tensorfold.runtime.step import BUCKETS
@@ -53,6 +54,16 @@ def assert_invariant(
 )
 def test_matmul(columns: int, outputs: int, row_counts: tuple[int, ...]) -> None:
     weight = matmul.prepare(normal(outputs, columns))
+    assert_invariant(lambda x: matmul.matmul(x, weight), normal(256, columns), row_counts)
+
+
+@pytest.mark.parametrize("form", ["q4", "q8", "e4m3"])
+def test_matmul_with_codes(form: str, row_counts: tuple[int, ...]) -> None:
+    columns, outputs, bits = 192, 200, 4 if form == "q4" else 8
+    codes = np.random.default_rng(0).integers(0, 127, (outputs, columns * bits // 8), np.uint8)
+    scale = normal(outputs, columns // 64)
+    offset = 0 * scale if form == "e4m3" else normal(outputs, columns // 64)
+    weight = matmul.prepare(Quantised(codes, scale, offset, bits, 64, form == "e4m3"))
     assert_invariant(lambda x: matmul.matmul(x, weight), normal(256, columns), row_counts)
 
 

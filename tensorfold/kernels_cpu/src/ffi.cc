@@ -308,7 +308,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(TensorfoldUntouched, tensorfold::UntouchedCall,
 extern "C" {
 
 // Counts up whenever a packed matrix or a call changes its form: library.py expects one number.
-int TensorfoldVersion() { return 9; }
+int TensorfoldVersion() { return 10; }
 
 // 0: portable, 1: AVX2.
 int TensorfoldLevel() { return static_cast<int>(tensorfold::CurrentLevel()); }

@@ -12,7 +12,16 @@ namespace tensorfold {
 constexpr size_t kTile = 8;
 constexpr size_t kPanelTiles = 6;
 
-enum class Format : int { kQ4 = 0, kQ8 = 1, kF32 = 2, kF16 = 3, kBF16 = 4, kQ5 = 5, kQ6 = 6 };
+enum class Format : int {
+  kQ4 = 0,
+  kQ8 = 1,
+  kF32 = 2,
+  kF16 = 3,
+  kBF16 = 4,
+  kQ5 = 5,
+  kQ6 = 6,
+  kE4M3 = 7,
+};
 
 // How scales and offsets are written: as they are, or in steps: signed bytes that multiply a half
 // of their own for every kStepInputs inputs.
@@ -26,9 +35,9 @@ constexpr size_t kStepInputs = 256;
 //
 //   codes   for each word along the inputs, one 32-bit word of each output of the panel. kQ4: a
 //           word is the next 8 codes, lowest bits first; kQ8: the next 4. kQ5 and kQ6 come in
-//           bundles of 32 and 16 codes, see Bundle.
+//           bundles of 32 and 16 codes, see Bundle. kE4M3: 16 bits instead, the next 2 codes.
 //   scale   of each output
-//   offset  likewise; not there if every offset is -zero times its scale
+//   offset  likewise; not there if every offset is -zero times its scale, and for kE4M3
 //
 // or, for the dense formats, for each input the outputs' values and nothing else.
 struct Matrix {
@@ -54,21 +63,26 @@ struct Matrix {
     }
     return 8;
   }
+  // Whether codes are 8-bit floats (see kE4M3Scale), which have no offsets, and not integers.
+  bool floats() const { return format == Format::kE4M3; }
   // Bits of a code; 0 for the dense formats.
   size_t bits() const {
     return format == Format::kQ4   ? 4
            : format == Format::kQ5 ? 5
            : format == Format::kQ6 ? 6
            : format == Format::kQ8 ? 8
+           : floats()              ? 8
                                    : 0;
   }
+  // Bytes of one output's word of codes.
+  size_t word_bytes() const { return floats() ? 2 : 4; }
   // Bytes of one output's scale, and of its value in the dense formats.
   size_t scale_bytes() const {
     return scales == Scales::kSteps ? 1 : scales == Scales::kHalf ? 2 : 4;
   }
   size_t value_bytes() const { return format == Format::kF32 ? 4 : 2; }
   // Scales, and offsets if there are any.
-  size_t scale_rows() const { return zero ? 1 : 2; }
+  size_t scale_rows() const { return zero || floats() ? 1 : 2; }
   // What a tile takes of a panel: before the groups, for one group, and altogether.
   size_t head_bytes() const {
     return bits() && scales == Scales::kSteps ? inputs / kStepInputs * scale_rows() * kTile * 2 : 0;
@@ -94,6 +108,17 @@ struct Bundle {
   static constexpr int Shift(int j) { return 4 - j * (kBits - 4); }
   static constexpr int kRest = ((1 << kBits) - 16) * 0x01010101;
 };
+
+// A code of kE4M3 has a sign, 4 bits of exponent and 3 of mantissa. Below the sign they are what a
+// half has from its bit 7 on, one bit of exponent short: as a half the code is 2^-8 of its value,
+// and a half's conversion is exact for the smallest ones too, whatever becomes of float denormals.
+// So codes are 2^8 too small and rows 2^8 too large (see Prepared). The two codes that are NaN are
+// no part of a matrix.
+constexpr float kE4M3Scale = 256.0f;
+
+constexpr uint16_t E4M3ToHalf(uint32_t code) {
+  return static_cast<uint16_t>((code & 0x80) << 8 | (code & 0x7f) << 7);
+}
 
 // One row of scales or offsets of a panel: of group g, for all its outputs.
 struct ScaleRow {
@@ -129,8 +154,9 @@ struct Around {
 //
 // The order of operations for one element of y depends on the matrix alone. A group's sum over
 // inputs runs in order with fused multiply-adds; then total = group sum * scale + total, and
-// total = group sum of x * offset + total. Dense formats are one group without the last step. Sums
-// along x (of squares, of groups) run in 8 lanes that meet in one fixed tree.
+// total = group sum of x * offset + total. kE4M3 is without the last step; dense formats are one
+// group without both. Sums along x (of squares, of groups) run in 8 lanes that meet in one fixed
+// tree.
 //
 // With int8, before(x) becomes, block by block, scale = max |x| / 127 and codes = x * (127 / max),
 // rounded to the nearest, ties to even. A block's sum is one of integers, which has no order; then
@@ -150,10 +176,10 @@ inline size_t BlockRows(size_t rows_left) {
 }
 
 // Rows ready to be multiplied: after norm and gate, scaled by the powers of two that masked codes
-// are too large by, and summed by group.
+// are too large by (those of kE4M3: too small), and summed by group.
 struct Prepared {
   const float* x;     // blocks of [inputs, rows of the block]
-  const float* sums;  // blocks of [groups, rows of the block]; not read for the dense formats
+  const float* sums;  // blocks of [groups, rows of the block]; read only if there are offsets
   size_t rows;
 };
 

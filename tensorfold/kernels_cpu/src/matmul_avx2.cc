@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "matmul_avx2.h"
+#include "matmul_codes_avx2.h"
 
 namespace tensorfold {
 namespace {
@@ -20,36 +21,6 @@ constexpr size_t kManyRows = 16;
 constexpr int kPartTiles = 3;
 // Inputs unpacked together: 12 KiB of weights.
 constexpr size_t kInputsAtOnce = 128;
-
-// The masks lie in memory, where `vpand` reads them; in registers they would crowd out the sums.
-template <int kBits>
-struct Masks {
-  alignas(32) uint32_t of[32 / kBits - 1][kTile];
-};
-
-template <int kBits>
-constexpr Masks<kBits> MakeMasks() {
-  Masks<kBits> masks{};
-  for (int i = 0; i + 1 < 32 / kBits; ++i) {
-    for (size_t j = 0; j < kTile; ++j) masks.of[i][j] = ((1u << kBits) - 1) << (kBits * i);
-  }
-  return masks;
-}
-
-template <int kBits>
-constexpr Masks<kBits> kMasks = MakeMasks<kBits>();
-
-// Code i of each of 8 words, as floats too large by 16^i or 256^i (the last one as it is).
-template <int kBits, int i>
-TF_INLINE __m256 Unpack(__m256i words) {
-  if constexpr (i == 32 / kBits - 1) {
-    return _mm256_cvtepi32_ps(_mm256_srli_epi32(words, kBits * i));
-  } else {
-    __m256i code;
-    asm("vpand %2, %1, %0" : "=x"(code) : "x"(words), "m"(kMasks<kBits>.of[i]));
-    return _mm256_cvtepi32_ps(code);
-  }
-}
 
 // sum += weight * x, for one input of a block of rows.
 template <int kRows, int kTiles>
@@ -63,53 +34,26 @@ TF_INLINE void Accumulate(const __m256 (&weight)[kTiles], const float* x,
   }
 }
 
-template <int kBits, int kRows, int kTiles, int i = 0>
-TF_INLINE void Codes(const __m256i (&words)[kTiles], const float* x,
-                     __m256 (&sum)[kRows][kTiles]) {
-  if constexpr (i < 32 / kBits) {
+template <class Code, int i = 0, class Words, int kRows, int kTiles>
+TF_INLINE void Multiply(const Words (&words)[kTiles], const float* x,
+                        __m256 (&sum)[kRows][kTiles]) {
+  if constexpr (i < Code::kWordCodes) {
     __m256 weight[kTiles];
     TF_UNROLL
-    for (int t = 0; t < kTiles; ++t) weight[t] = Unpack<kBits, i>(words[t]);
+    for (int t = 0; t < kTiles; ++t) weight[t] = Code::template Unpack<i>(words[t]);
     Accumulate(weight, x + i * kRows, sum);
-    Codes<kBits, kRows, kTiles, i + 1>(words, x, sum);
+    Multiply<Code, i + 1>(words, x, sum);
   }
 }
 
-template <int kBits, int kTiles, int i = 0>
-TF_INLINE void Spread(const __m256i (&words)[kTiles], float* out) {
-  if constexpr (i < 32 / kBits) {
+template <class Code, int i = 0, class Words, int kTiles>
+TF_INLINE void Spread(const Words (&words)[kTiles], float* out) {
+  if constexpr (i < Code::kWordCodes) {
     TF_UNROLL
-    for (int t = 0; t < kTiles; ++t) _mm256_store_ps(out + 8 * t, Unpack<kBits, i>(words[t]));
-    Spread<kBits, kTiles, i + 1>(words, out + 8 * kTiles);
-  }
-}
-
-// A step along the inputs: a word of 4-bit codes, or a bundle.
-template <int kBits>
-constexpr int kStepWords = kBits == 4 ? 1 : Bundle<kBits>::kWords;
-template <int kBits>
-constexpr int kStepCodes = kBits == 4 ? 8 : Bundle<kBits>::kCodes;
-
-// Calls body(words, first), with 4 or 8 bits a code, for what a step holds of kTiles tiles: the
-// words of codes from `first` on.
-template <int kBits, int kTiles, int j = 0, class Body>
-TF_INLINE void Step(const unsigned char* at, size_t stride, Body&& body) {
-  __m256i words[kTiles];
-  TF_UNROLL
-  for (int t = 0; t < kTiles; ++t) {
-    const unsigned char* const tile = at + t * sizeof(__m256i);
-    if constexpr (kBits == 4) {
-      words[t] = LoadWords(tile);
-    } else {
-      words[t] = SpreadWord<kBits, j>(tile, stride);
+    for (int t = 0; t < kTiles; ++t) {
+      _mm256_store_ps(out + 8 * t, Code::template Unpack<i>(words[t]));
     }
-    if constexpr (j < kStepWords<kBits>) _mm_prefetch(tile + j * stride + kAhead, _MM_HINT_T0);
-  }
-  if constexpr (kBits == 4) {
-    body(words, 0);
-  } else {
-    body(words, 4 * j);
-    if constexpr (j + 1 < Bundle<kBits>::kSpread) Step<kBits, kTiles, j + 1>(at, stride, body);
+    Spread<Code, i + 1>(words, out + 8 * kTiles);
   }
 }
 
@@ -139,39 +83,42 @@ TF_INLINE void MultiplyKept(const float* weights, const float* x, __m256 (&sum)[
 //   Spread  the weights of `inputs` inputs from `first` as floats [inputs, kPartTiles * 8], and
 //           then whatever else Many needs
 //   Many    adds what these weights give 4 rows to their totals [4, kPartTiles * 8]
-template <int kBits>
+template <class Code>
 struct Quantised {
-  // Bits of a code in the words that a step gives.
-  static constexpr int kUnpacked = kBits == 4 ? 4 : 8;
+  using Words = typename Code::Words;
 
   static size_t Chunk(const Matrix& matrix) {
     return std::max<size_t>(1, kInputsAtOnce / matrix.group) * matrix.group;
   }
 
   template <int kRows, int kTiles>
-  TF_INLINE static void Few(const Part& part, const float* x, const float* sums,
+  TF_INLINE static void Few(const Part& whole, const float* x, const float* sums,
                             __m256 (&total)[kRows][kTiles]) {
-    const Matrix& matrix = part.matrix;
-    const size_t stride = part.stride(), steps = matrix.group / kStepCodes<kBits>;
+    // A copy that no store can change: what follows from it is computed once for all groups.
+    const Matrix matrix = whole.matrix;
+    const Part part{matrix, whole.panel, whole.tile, whole.panel_tiles, whole.output};
+    const size_t stride = part.stride(sizeof(Words)), steps = matrix.group / Code::kStepCodes;
     Clear(total);
     for (size_t g = 0; g < matrix.groups(); ++g, sums += kRows) {
-      const unsigned char* at = part.codes(g);
+      const unsigned char* at = part.codes(g, sizeof(Words));
       __m256 sum[kRows][kTiles];
       Clear(sum);
-      for (size_t s = 0; s < steps; ++s, at += kStepWords<kBits> * stride) {
-        Step<kBits, kTiles>(at, stride, [&](const __m256i(&words)[kTiles], int first) TF_AVX2 {
-          Codes<kUnpacked, kRows>(words, x + first * kRows, sum);
+      for (size_t s = 0; s < steps; ++s, at += Code::kStepWords * stride) {
+        Step<Code, kTiles>(at, stride, [&](const Words(&words)[kTiles], int first) TF_AVX2 {
+          Multiply<Code>(words, x + first * kRows, sum);
         });
-        x += kStepCodes<kBits> * kRows;
+        x += Code::kStepCodes * kRows;
       }
       const GroupScales scales(part, g);
       TF_UNROLL
       for (int t = 0; t < kTiles; ++t) {
-        const __m256 s = scales.Scale(t), o = scales.Offset(t);
+        const __m256 s = scales.Scale(t), o = Code::kOffsets ? scales.Offset(t) : s;
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           total[r][t] = _mm256_fmadd_ps(sum[r][t], s, total[r][t]);
-          total[r][t] = _mm256_fmadd_ps(_mm256_broadcast_ss(sums + r), o, total[r][t]);
+          if constexpr (Code::kOffsets) {
+            total[r][t] = _mm256_fmadd_ps(_mm256_broadcast_ss(sums + r), o, total[r][t]);
+          }
         }
       }
     }
@@ -180,20 +127,22 @@ struct Quantised {
   // After the weights come each group's scales and offsets.
   TF_AVX2 static void SpreadOut(const Part& part, size_t first, size_t inputs, float* out) {
     const Matrix& matrix = part.matrix;
-    const size_t stride = part.stride(), size = matrix.group, steps = size / kStepCodes<kBits>;
+    const size_t stride = part.stride(sizeof(Words)), size = matrix.group;
     float* scales = out + inputs * 8 * kPartTiles;
     for (size_t g = first / size; g < (first + inputs) / size; ++g, scales += 16 * kPartTiles) {
-      const unsigned char* at = part.codes(g);
-      for (size_t s = 0; s < steps; ++s, at += kStepWords<kBits> * stride) {
-        Step<kBits, kPartTiles>(at, stride, [&](const __m256i(&words)[kPartTiles], int code) TF_AVX2 {
-          Spread<kUnpacked>(words, out + code * 8 * kPartTiles);
+      const unsigned char* at = part.codes(g, sizeof(Words));
+      for (size_t k = 0; k < size; k += Code::kStepCodes, at += Code::kStepWords * stride) {
+        Step<Code, kPartTiles>(at, stride, [&](const Words(&words)[kPartTiles], int code) TF_AVX2 {
+          Spread<Code>(words, out + code * 8 * kPartTiles);
         });
-        out += kStepCodes<kBits> * 8 * kPartTiles;
+        out += Code::kStepCodes * 8 * kPartTiles;
       }
       const GroupScales group(part, g);
       for (int t = 0; t < kPartTiles; ++t) {
         _mm256_store_ps(scales + 8 * t, group.Scale(t));
-        _mm256_store_ps(scales + 8 * (kPartTiles + t), group.Offset(t));
+        if constexpr (Code::kOffsets) {
+          _mm256_store_ps(scales + 8 * (kPartTiles + t), group.Offset(t));
+        }
       }
     }
   }
@@ -217,12 +166,15 @@ struct Quantised {
       TF_UNROLL
       for (int t = 0; t < kTiles; ++t) {
         const __m256 s = _mm256_load_ps(scales + 8 * t);
-        const __m256 o = _mm256_load_ps(scales + 8 * (kTiles + t));
+        const __m256 o = Code::kOffsets ? _mm256_load_ps(scales + 8 * (kTiles + t)) : s;
         TF_UNROLL
         for (int r = 0; r < kRows; ++r) {
           float* at = total + 8 * (r * kTiles + t);
-          const __m256 scaled = _mm256_fmadd_ps(sum[r][t], s, _mm256_load_ps(at));
-          _mm256_store_ps(at, _mm256_fmadd_ps(_mm256_broadcast_ss(sums + r), o, scaled));
+          __m256 scaled = _mm256_fmadd_ps(sum[r][t], s, _mm256_load_ps(at));
+          if constexpr (Code::kOffsets) {
+            scaled = _mm256_fmadd_ps(_mm256_broadcast_ss(sums + r), o, scaled);
+          }
+          _mm256_store_ps(at, scaled);
         }
       }
       asm volatile("" ::: "memory");  // The totals stay in memory: registers are for the sums.
@@ -376,13 +328,15 @@ TF_AVX2 void PanelAvx2(const Matrix& matrix, const Around& around, const Prepare
                   panel * kPanelTiles * kTile};
   switch (matrix.format) {
     case Format::kQ4:
-      return Panel<Quantised<4>>(part, around, prepared, y);
+      return Panel<Quantised<Integers<4>>>(part, around, prepared, y);
     case Format::kQ5:
-      return Panel<Quantised<5>>(part, around, prepared, y);
+      return Panel<Quantised<Integers<5>>>(part, around, prepared, y);
     case Format::kQ6:
-      return Panel<Quantised<6>>(part, around, prepared, y);
+      return Panel<Quantised<Integers<6>>>(part, around, prepared, y);
     case Format::kQ8:
-      return Panel<Quantised<8>>(part, around, prepared, y);
+      return Panel<Quantised<Integers<8>>>(part, around, prepared, y);
+    case Format::kE4M3:
+      return Panel<Quantised<Floats>>(part, around, prepared, y);
     case Format::kF32:
       return Panel<Dense<Format::kF32>>(part, around, prepared, y);
     case Format::kF16:
@@ -426,9 +380,10 @@ TF_AVX2 void PrepareRow(const Matrix& matrix, const Around& around, const float*
     }
   }
   if (!matrix.bits()) return;
-  // 16^-i or 256^-i for code i of a word, 1 for the last (see Unpack).
+  // 16^-i or 256^-i for code i of a word, 1 for the last (see Unpack); floats are too small.
   const __m256 power =
-      matrix.format == Format::kQ4
+      matrix.floats() ? _mm256_set1_ps(kE4M3Scale)
+      : matrix.format == Format::kQ4
           ? _mm256_setr_ps(1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1)
           : _mm256_setr_ps(1, 0x1p-8f, 0x1p-16f, 1, 1, 0x1p-8f, 0x1p-16f, 1);
   for (size_t g = 0; g < matrix.groups(); ++g) {

@@ -19,12 +19,12 @@ struct Part {
   size_t tile, panel_tiles;
   size_t output;  // the first
 
-  // The codes of group g, and the bytes between one word's codes and the next one's.
-  const unsigned char* codes(size_t g) const {
-    return panel + panel_tiles * (matrix.head_bytes() + g * matrix.group_bytes()) +
-           tile * sizeof(__m256i);
+  // The codes of group g, and the bytes between one word's codes and the next one's; a tile's are so
+  // many bytes.
+  const unsigned char* codes(size_t g, size_t word = sizeof(__m256i)) const {
+    return panel + panel_tiles * (matrix.head_bytes() + g * matrix.group_bytes()) + tile * word;
   }
-  size_t stride() const { return panel_tiles * sizeof(__m256i); }
+  size_t stride(size_t word = sizeof(__m256i)) const { return panel_tiles * word; }
 };
 
 // The scales and offsets of a group of a part.

@@ -67,11 +67,20 @@ TF_INLINE512 __m512i SpreadWide(const unsigned char* at) {
   }
 }
 
-// Asks for the bundle of a panel that will be read some time from now.
-template <int kBits>
-TF_INLINE512 void PrefetchBundle(const unsigned char* at) {
+// The first (0) or second (1) codes of 16 outputs' words of kE4M3, as halves: a sign stands twice
+// until the mask.
+template <int i>
+TF_INLINE512 __m256i E4M3ToHalves(__m256i words) {
+  if constexpr (i == 0) words = _mm256_slli_epi16(words, 8);
+  return _mm256_and_si256(_mm256_srai_epi16(words, 1),
+                          _mm256_set1_epi16(static_cast<int16_t>(E4M3ToHalf(0xff))));
+}
+
+// Asks for lines of a panel that will be read some time from now.
+template <int kLines>
+TF_INLINE512 void PrefetchLines(const unsigned char* at) {
   TF_UNROLL
-  for (int line = 0; line < Bundle<kBits>::kWords * kVectors; ++line) {
+  for (int line = 0; line < kLines; ++line) {
     _mm_prefetch(at + 64 * line + kAhead, _MM_HINT_T0);
   }
 }

@@ -76,7 +76,7 @@ TF_INLINE_VNNI void Block(const unsigned char* at, const int32_t* row_words,
     if constexpr (kBits == 4) {
       AddWord(at, row_words + k / 4 * kRows, sum);
     } else {
-      PrefetchBundle<kBits>(at);
+      PrefetchLines<Bundle<kBits>::kWords * kVectors>(at);
       AddBundle<kBits>(at, row_words + k / 4 * kRows, sum);
     }
   }

@@ -43,9 +43,12 @@ struct Place {
   // Word w of group g.
   uint32_t Word(const Matrix& matrix, size_t g, size_t w) const {
     const size_t group = matrix.head_bytes() + g * matrix.group_bytes();
-    uint32_t word;
-    std::memcpy(&word, panel + group * (width / kTile) + (w * width + column) * 4, sizeof word);
-    return word;
+    const size_t bytes = matrix.word_bytes();
+    unsigned char word[4] = {};
+    std::memcpy(word, panel + group * (width / kTile) + (w * width + column) * bytes, bytes);
+    uint32_t bits;
+    std::memcpy(&bits, word, sizeof bits);
+    return bits;
   }
 
   const unsigned char* panel;
@@ -67,38 +70,46 @@ uint32_t Code(const Matrix& matrix, const Place& place, size_t input) {
   const size_t g = input / matrix.group, in_group = input % matrix.group, bits = matrix.bits();
   if (bits == 5) return BundledCode<5>(matrix, place, g, in_group);
   if (bits == 6) return BundledCode<6>(matrix, place, g, in_group);
-  const size_t per_word = 32 / bits;
+  const size_t per_word = 8 * matrix.word_bytes() / bits;
   const uint32_t word = place.Word(matrix, g, in_group / per_word);
   return (word >> (in_group % per_word * bits)) & ((1u << bits) - 1);
 }
 
-float ReadScale(const Matrix& matrix, const Place& place, size_t group, size_t which) {
-  const ScaleRow row(matrix, place.panel, place.width / kTile, group, which);
-  const size_t bytes = matrix.scale_bytes();
-  const unsigned char* value = row.values + place.column * bytes;
-  if (matrix.scales != Scales::kSteps) return ReadFloat(matrix, value, bytes);
-  return ReadFloat(matrix, row.steps + 2 * place.column, 2) * static_cast<int8_t>(*value);
-}
+// The scales and offsets of a group of a panel.
+struct GroupScales {
+  GroupScales(const Matrix& matrix, const Place& place, size_t g)
+      : matrix(matrix), scales(matrix, place.panel, place.width / kTile, g, 0),
+        offsets(matrix, place.panel, place.width / kTile, g, matrix.scale_rows() - 1) {}
 
-float Scale(const Matrix& matrix, const Place& place, size_t group) {
-  return ReadScale(matrix, place, group, 0);
-}
+  float Read(const ScaleRow& row, size_t column) const {
+    const size_t bytes = matrix.scale_bytes();
+    const unsigned char* value = row.values + column * bytes;
+    if (matrix.scales != Scales::kSteps) return ReadFloat(matrix, value, bytes);
+    return ReadFloat(matrix, row.steps + 2 * column, 2) * static_cast<int8_t>(*value);
+  }
+  float Scale(size_t column) const { return Read(scales, column); }
+  float Offset(size_t column) const {
+    if (matrix.floats()) return -0.0f;  // Adds nothing, to a zero of either sign too.
+    const float value = Read(offsets, column);
+    return matrix.zero ? value * -static_cast<float>(matrix.zero) : value;
+  }
 
-float Offset(const Matrix& matrix, const Place& place, size_t group) {
-  if (!matrix.zero) return ReadScale(matrix, place, group, 1);
-  return Scale(matrix, place, group) * -static_cast<float>(matrix.zero);
-}
+  const Matrix& matrix;
+  ScaleRow scales, offsets;
+};
 
 float DenseValue(const Matrix& matrix, const Place& place, size_t input) {
   const size_t bytes = matrix.value_bytes();
   return ReadFloat(matrix, place.panel + (input * place.width + place.column) * bytes, bytes);
 }
 
-// Code i of a word (spread out, if it is of a bundle) is masked out where it stands, so it counts
-// 16^i (or 256^i) times too much. The last one is shifted down instead, to keep clear of the sign.
-size_t CodePlace(const Matrix& matrix, size_t input) {
+// The power of two that a code of an integer counts too much, and x too little. Code i of a word
+// (spread out, if it is of a bundle) is masked out where it stands: 16^i or 256^i times. The last
+// one is shifted down instead, to keep clear of the sign.
+float CodePower(const Matrix& matrix, size_t input) {
+  if (matrix.floats()) return 1 / kE4M3Scale;
   const size_t per_word = matrix.bits() == 4 ? 8 : 4, i = input % per_word;
-  return i + 1 < per_word ? i * (32 / per_word) : 0;
+  return i + 1 < per_word ? static_cast<float>(1u << i * (32 / per_word)) : 1.0f;
 }
 
 // x before the product; `up` is what its gate is for, if there is one.
@@ -135,8 +146,7 @@ void PrepareRow(const Matrix& matrix, const Around& around, const float* x, size
     sums[g * stride] = Meet(lanes);
   }
   for (size_t k = 0; k < inputs; ++k) {
-    // A power of two divides exactly.
-    ready[k * stride] = std::ldexp(ready[k * stride], -static_cast<int>(CodePlace(matrix, k)));
+    ready[k * stride] /= CodePower(matrix, k);  // A power of two divides exactly.
   }
 }
 
@@ -158,12 +168,13 @@ void Finish(const Around& around, float total, size_t at, size_t n, float* y) {
 // The words of a tile's group.
 struct TileWords {
   TileWords(const Matrix& matrix, const Place& first, size_t g)
-      : at(first.panel + first.column * 4 +
+      : at(first.panel + first.column * matrix.word_bytes() +
            (matrix.head_bytes() + g * matrix.group_bytes()) * (first.width / kTile)),
-        stride(first.width * 4) {}
+        stride(first.width * matrix.word_bytes()) {}
 
   // Word w of each output.
-  void Read(size_t w, uint32_t (&words)[kTile]) const {
+  template <class Word>
+  void Read(size_t w, Word (&words)[kTile]) const {
     std::memcpy(words, at + w * stride, sizeof words);
   }
 
@@ -172,12 +183,13 @@ struct TileWords {
 };
 
 // Codes [group, kTile] of whole words.
-template <int kBits>
+template <int kBits, class Word = uint32_t>
 void UnpackWords(const TileWords& words, size_t group, int32_t* codes) {
-  for (size_t w = 0; w < group / (32 / kBits); ++w) {
-    uint32_t word[kTile];
+  constexpr int kCodes = 8 * sizeof(Word) / kBits;
+  for (size_t w = 0; w < group / kCodes; ++w) {
+    Word word[kTile];
     words.Read(w, word);
-    for (int i = 0; i < 32 / kBits; ++i, codes += kTile) {
+    for (int i = 0; i < kCodes; ++i, codes += kTile) {
       for (size_t j = 0; j < kTile; ++j) {
         codes[j] = static_cast<int32_t>((word[j] >> (kBits * i)) & ((1u << kBits) - 1));
       }
@@ -216,6 +228,7 @@ void Unpack(const Matrix& matrix, const TileWords& words, int32_t* codes) {
     case 6:
       return UnpackBundles<6>(words, matrix.group, codes);
     default:
+      if (matrix.floats()) return UnpackWords<8, uint16_t>(words, matrix.group, codes);
       return UnpackWords<8>(words, matrix.group, codes);
   }
 }
@@ -237,17 +250,20 @@ struct TileGroup {
       return;
     }
     Unpack(matrix, TileWords(matrix, first, g), codes.data());
-    for (size_t k = 0; k < matrix.group; ++k) {
-      const float power = static_cast<float>(1u << CodePlace(matrix, k));
+    if (matrix.floats()) {
+      std::transform(codes.begin(), codes.end(), values.begin(),
+                     [](int32_t code) { return HalfToFloat(E4M3ToHalf(code)); });
+    }
+    for (size_t k = 0; k < matrix.group && !matrix.floats(); ++k) {
+      const float power = CodePower(matrix, k);
       for (size_t j = 0; j < kTile; ++j) {
         values[k * kTile + j] = static_cast<float>(codes[k * kTile + j]) * power;
       }
     }
+    const GroupScales scales(matrix, first, g);
     for (size_t j = 0; j < kTile; ++j) {
-      Place place = first;
-      place.column += j;
-      scale[j] = Scale(matrix, place, g);
-      offset[j] = Offset(matrix, place, g);
+      scale[j] = scales.Scale(first.column + j);
+      offset[j] = scales.Offset(first.column + j);
     }
   }
 
@@ -297,8 +313,8 @@ void Panel(const Matrix& matrix, const Around& around, const Prepared& prepared,
         if (!matrix.bits()) return;
         const float of_x = prepared.sums[row * matrix.groups() + g * width + i];
         for (size_t j = 0; j < kTile; ++j) {
-          total[j] = std::fma(sum[j], group.scale[j], total[j]);
-          total[j] = std::fma(of_x, group.offset[j], total[j]);
+          const float scaled = std::fma(sum[j], group.scale[j], total[j]);
+          total[j] = matrix.floats() ? scaled : std::fma(of_x, group.offset[j], scaled);
         }
       });
     }
@@ -412,9 +428,13 @@ void TakeRows(const Matrix& matrix, const int32_t* index, size_t rows, float* y)
         continue;
       }
       for (size_t g = 0; g < matrix.groups(); ++g) {
-        const float scale = Scale(matrix, place, g), offset = Offset(matrix, place, g);
+        const GroupScales scales(matrix, place, g);
+        const float scale = scales.Scale(place.column), offset = scales.Offset(place.column);
         for (size_t k = g * matrix.group; k < (g + 1) * matrix.group; ++k) {
-          out[k] = static_cast<float>(Code(matrix, place, k)) * scale + offset;
+          const uint32_t code = Code(matrix, place, k);
+          const float value = matrix.floats() ? HalfToFloat(E4M3ToHalf(code)) * kE4M3Scale
+                                              : static_cast<float>(code);
+          out[k] = value * scale + offset;
         }
       }
     }
