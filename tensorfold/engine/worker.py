@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tensorfold.engine.drafts.drafting import MOST_DRAFTS, Drafting
+from tensorfold.engine.drafts.drafting import MOST_BESIDE_SNAPSHOTS, MOST_DRAFTS, Drafting
 from tensorfold.engine.interface import (
     EngineStats,
     Event,
@@ -93,6 +93,8 @@ class Worker:
         self.runner = runner
         self.scheduler = scheduler
         self._drafting = drafting or Drafting(runner.buckets)
+        snapshots = scheduler.pool.snapshots is not None
+        self._most_drafts = MOST_BESIDE_SNAPSHOTS if snapshots else MOST_DRAFTS
         self._requests = self._cancelled = self._steps = 0
         self._prompt_tokens = self._cached = self._generated = 0
         self._drafted = self._accepted = 0
@@ -188,8 +190,9 @@ class Worker:
         if chunk is None:
             for reply in decoding:
                 # A draft source may keep state of its own on the reply's pages.
-                self.scheduler.make_room(reply, 1 + min(MOST_DRAFTS, reply.most_drafts))
-            drafts = self._drafting.propose(decoding, min(limits.alone, limits.beside))
+                self.scheduler.make_room(reply, 1 + min(self._most_drafts, reply.most_drafts))
+            most_rows = min(limits.alone, limits.beside)
+            drafts = self._drafting.propose(decoding, most_rows, self._most_drafts)
         else:
             drafts = [[] for _ in decoding]
         for reply, proposed in zip(decoding, drafts, strict=True):

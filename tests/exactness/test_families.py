@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny import open_step, random_prompt, tiny_checkpoint
 
-from tensorfold.engine.drafts.drafting import MOST_DRAFTS
+from tensorfold.engine.drafts.drafting import MOST_BESIDE_SNAPSHOTS
 from tensorfold.engine.interface import Event, Finished, Request, Sampling
 from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.start import make_pool
@@ -88,7 +88,7 @@ def test_a_snapshot_may_be_taken_after_drafts_of_the_next_page(variant: str) -> 
     wanted = [run(0, PAGE * index, page) for index, page in enumerate(pages)]
     run(0, 0, pages[0])
     run(0, PAGE, pages[1])
-    run(0, 2 * PAGE - 1, [tokens[2 * PAGE - 1], *[7] * MOST_DRAFTS])
+    run(0, 2 * PAGE - 1, [tokens[2 * PAGE - 1], *[7] * MOST_BESIDE_SNAPSHOTS])
     step.copy_lane(0, 2)
     step.copy_lane(2, 1)
     table[1, 0] = table[0, 0]

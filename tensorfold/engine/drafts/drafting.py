@@ -13,6 +13,10 @@ from tensorfold.engine.reply import Reply
 MOST_DRAFTS = 63
 """Of one reply: with its own row they fill a bucket."""
 
+MOST_BESIDE_SNAPSHOTS = 31
+"""Where lanes have state of their own. It goes back by two chunks, and what a snapshot needs of the
+first one must be there after the rows of rejected drafts."""
+
 
 class Drafting:
     """Every draft source, and what decides among them and not drafting at all."""
@@ -39,14 +43,17 @@ class Drafting:
             if source.takes_hidden and reply.request.draft:
                 source.saw(reply, position, hidden)
 
-    def propose(self, replies: Sequence[Reply], most_rows: int) -> list[list[int]]:
-        """Drafts for each of the replies of a step of at most `most_rows` rows."""
+    def propose(
+        self, replies: Sequence[Reply], most_rows: int, most_drafts: int = MOST_DRAFTS
+    ) -> list[list[int]]:
+        """Drafts for each of the replies of a step of at most `most_rows` rows, `most_drafts` for
+        one reply."""
         if not replies:
             return []
         drafted = [reply for reply in replies if reply.request.draft]
         for source in self._sources:
             source.follow(drafted)
-        choices = [self._choose(reply) for reply in replies]
+        choices = [self._choose(reply, min(most_drafts, reply.most_drafts)) for reply in replies]
         offers = [offer for _, offer in choices]
         widths = choose_widths(offers, self.times, max(most_rows, len(replies)))
         drafts: list[list[int]] = [[] for _ in replies]
@@ -79,9 +86,8 @@ class Drafting:
         for source in self._sources:
             source.release(reply)
 
-    def _choose(self, reply: Reply) -> tuple[DraftSource | None, Offer]:
+    def _choose(self, reply: Reply, most: int) -> tuple[DraftSource | None, Offer]:
         """The source of the likeliest next token; None without one."""
-        most = min(MOST_DRAFTS, reply.most_drafts)
         if not reply.request.draft or most < 1:
             return None, Offer()
         best: tuple[DraftSource | None, Offer] = None, Offer([0.0])
