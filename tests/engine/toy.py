@@ -16,7 +16,9 @@ from tensorfold.engine.interface import (
 )
 from tensorfold.engine.masks import allows
 from tensorfold.engine.reply import Reply
+from tensorfold.engine.scheduler import RowLimits, Scheduler
 from tensorfold.engine.thread import make_reply
+from tensorfold.engine.worker import Worker
 from tensorfold.ops.rows import PAGE
 from tensorfold.ops.sample import NO_TOKEN
 from tensorfold.runtime.head import NO_RULES, HeadDrawn, HeadRow, RowRules
@@ -28,6 +30,8 @@ BROKEN = 96
 """A token after which the toy's logits are no numbers."""
 LOOPING = 50
 """A sequence that starts with this token or a higher one soon repeats itself."""
+
+SHAPE = StateShape(lanes=3, context=256, pages=7)
 
 
 class ToyRunner:
@@ -210,3 +214,18 @@ def ask(
 def queue(request: Request) -> tuple[Reply, Listener]:
     listener = Listener()
     return make_reply(request, listener, VOCABULARY), listener
+
+
+def make_worker(
+    shape: StateShape = SHAPE, limits: RowLimits | None = None
+) -> tuple[Worker, ToyRunner]:
+    runner = ToyRunner(shape)
+    return Worker(runner, Scheduler(shape, limits or RowLimits())), runner
+
+
+def finish(worker: Worker, most: int = 5000) -> None:
+    for _ in range(most):
+        if worker.idle:
+            return
+        worker.step()
+    raise AssertionError("the worker does not come to an end")
