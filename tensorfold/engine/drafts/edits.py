@@ -101,13 +101,16 @@ class Rewriting:
             return
         if match.followed and isinstance(self._at, Edit):
             self._replace(self._at, match)
-        wrong = copies[right]
-        if right == len(copies) - 1:
-            self._at = Match(wrong.source, length, followed=True)
-            return
-        if wrong.replaces:
+        wrong, known = copies[right], right < len(copies) - 1
+        begun = 0  # Tokens of what replaces the source that have come already.
+        while wrong.replaces and begun < right and copies[right - 1 - begun].source == wrong.source:
+            begun += 1
+        if known and wrong.replaces:
             self._replaced.pop(self._tokens[wrong.source], None)
-        self._at = Edit(wrong.source, len(self._tokens) + right)
+        if known or begun:
+            self._at = Edit(wrong.source, len(self._tokens) + right - begun)
+        else:
+            self._at = Match(wrong.source, length, followed=True)
 
     def _replace(self, edit: Edit, match: Match) -> None:
         """The edit was over where the match began."""

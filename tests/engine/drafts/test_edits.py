@@ -82,6 +82,24 @@ def test_a_name_is_replaced_wherever_it_stands(new: list[int]) -> None:
     assert steps < drafted([*TEXT, 6], renamed, edits=False) // 3
 
 
+def test_a_replacement_may_come_in_two_steps() -> None:
+    source = list(range(10, 40))
+    tokens = [*source, 6, *source[:9]]
+    rewriting, at = Rewriting(tokens), Match(9, 9, followed=True)
+    rewriting._replaced[19] = [19], [1, 2, 3]
+    copies = rewriting.copies(at, 4)
+    assert [copy.token for copy in copies] == [1, 2, 3, 20]
+    rewriting.observe(at, copies[:2], right=1)  # 1 is right, and 2 not known yet.
+    tokens.append(1)
+    following = rewriting.match()
+    assert following is not None
+    tokens += [2, 3, 20, 21, 22]
+    following = rewriting.match()
+    assert following == Match(13, 3, followed=True)
+    rewriting.observe(following, rewriting.copies(following, 2), right=1)
+    assert rewriting._replaced[19] == ([19], [1, 2, 3])
+
+
 def test_what_is_left_out_is_skipped_and_what_is_put_in_is_waited_for() -> None:
     shorter = [token for token in TEXT if token != 1]
     longer = [t for token in TEXT for t in ([token, 1000 + token] if token % 9 == 4 else [token])]
