@@ -51,16 +51,20 @@ class Waiter(Listener):
 
 
 class HeldRunner(ToyRunner):
-    """A toy that runs a step only while it is let."""
+    """A toy that runs a step only while it is let, and no longer after `last` of them."""
 
-    def __init__(self, shape: StateShape):
+    def __init__(self, shape: StateShape, last: int = 0):
         super().__init__(shape)
         self.go, self.stepping = threading.Event(), threading.Event()
+        self.last = last
 
     def run(self, *arguments: object) -> list:
         self.stepping.set()
         assert self.go.wait(30)
-        return super().run(*arguments)
+        answers = super().run(*arguments)
+        if len(self.steps) == self.last:
+            self.go.clear()
+        return answers
 
 
 @contextmanager
@@ -201,7 +205,7 @@ def test_the_background_takes_no_place_from_others() -> None:
 
 
 def test_a_lane_without_pages_is_no_place() -> None:
-    runner = HeldRunner(StateShape(lanes=4, context=256, pages=4))
+    runner = HeldRunner(StateShape(lanes=4, context=256, pages=4), last=5)
     with engine_on(runner, most_waiting=2) as engine:
         large = [ask(f"{i}", max_tokens=250) for i in range(8)]
         assert taken(engine, large[0], large[1]) == [True, True]
@@ -209,7 +213,6 @@ def test_a_lane_without_pages_is_no_place() -> None:
         runner.go.set()
         while engine.stats().waiting + engine.stats().running < 2 or engine.stats().steps < 5:
             time.sleep(0.001)
-        runner.go.clear()
         assert taken(engine, *large[2:]) == [True] + [False] * 5
         runner.go.set()
 
