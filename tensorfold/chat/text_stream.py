@@ -104,20 +104,28 @@ class ReplyText:
     def push(self, token: Token) -> list[Piece]:
         """The pieces that `token` releases; the token that ends the reply adds no text."""
         for piece in self._decode(token):
-            self._held.append(piece)
-            self._length += len(piece.text)
-            checked = self._unchecked <= 0
-            self._free += len(self._filter.push(piece.text) if checked else piece.text)
+            self._hold(piece)
         self._unchecked -= 1
         return self._release()
 
     def finish(self) -> list[Piece]:
         """The rest of the text; an incomplete character at its end is dropped."""
-        self._free += len(self._filter.finish())
         if self._incomplete:
-            self._held.append(Piece("", self._incomplete))
+            tail = self._decoder.getstate()[0]
+            # The decoder waits for the rest of a surrogate, which would be no character either.
+            broken = tail[:1] == b"\xed" and tail[1:2] >= b"\xa0"
+            text = self._decoder.decode(b"", final=True) if broken else ""
+            self._hold(Piece(text, self._incomplete))
             self._incomplete = ()
+        self._free += len(self._filter.finish())
         return self._release()
+
+    def _hold(self, piece: Piece) -> None:
+        """Keep a piece until it is known that no stop string cuts it."""
+        self._held.append(piece)
+        self._length += len(piece.text)
+        checked = self._unchecked <= 0
+        self._free += len(self._filter.push(piece.text) if checked else piece.text)
 
     def _decode(self, token: Token) -> Iterator[Piece]:
         data = b"" if token.id in self._end_ids else self._tokenizer.token_bytes(token.id)

@@ -99,6 +99,9 @@ def test_case_2_a_reply_cut_inside_a_character_drops_its_tail(length):
 @example(data=b"\xed\xa0\x80\xf4\x90", places=[1, 2, 3, 4])
 @example(data=b"a\xf0\x9f\x98", places=[2])
 @example(data=b"\xff\xc0\xaf\xf0\x9f", places=[3])
+@example(data=b"a\xed\xa0", places=[])
+@example(data=b"a\xed\xa0", places=[2])
+@example(data=b"a\xed", places=[])
 def test_any_bytes_read_as_they_would_whole(data, places):
     released, _ = run(cut(data, places))
     assert "".join(released) == without_partial_tail(data)
