@@ -74,7 +74,7 @@ class Outcome:
     difference: str = ""
 
 
-class Guesses:
+class Guesses(DraftSource):
     """A draft source that knows the plain replies and lies now and then, by a seed."""
 
     seconds = 0.0
@@ -84,12 +84,6 @@ class Guesses:
     def __init__(self, plain: Callable[[Request], Traced], seed: int):
         self._plain = plain
         self._rng = np.random.default_rng(seed)
-
-    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
-        """See `DraftSource`."""
-
-    def follow(self, replies: Sequence[Reply]) -> None:
-        """See `DraftSource`."""
 
     def chances(self, reply: Reply, most: int) -> list[float]:
         """See `DraftSource`."""
@@ -103,12 +97,6 @@ class Guesses:
             wrong = self._rng.random(len(right)) < 0.15
             proposals.append([0 if lie else t for t, lie in zip(right, wrong, strict=True)])
         return proposals
-
-    def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
-        """See `DraftSource`."""
-
-    def release(self, reply: Reply) -> None:
-        """See `DraftSource`."""
 
 
 class Stress:

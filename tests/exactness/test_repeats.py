@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from tiny import open_step
 
@@ -40,30 +39,18 @@ LIMITS = RowLimits(alone=64, beside=64, chunk=64)
 SAMPLINGS = [Sampling(seed=42), Sampling(temperature=0.7, top_p=0.9, seed=42)]
 
 
-class Lookup:
+class Lookup(DraftSource):
     """Drafts four tokens after the latest place where the last 5, 4, 3 or 2 tokens stood before."""
 
     seconds = 0.0
     name = "lookup"
     takes_hidden = False
 
-    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
-        pass
-
-    def follow(self, replies: Sequence[Reply]) -> None:
-        pass
-
     def chances(self, reply: Reply, most: int) -> list[float]:
         return [0.9] * min(len(self._found(reply.known)), most)
 
     def propose(self, wanted: Sequence[tuple[Reply, int]]) -> list[list[int]]:
         return [self._found(reply.known)[:count] for reply, count in wanted]
-
-    def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
-        pass
-
-    def release(self, reply: Reply) -> None:
-        pass
 
     @staticmethod
     def _found(known: list[int]) -> list[int]:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tensorfold.engine.drafts.edits import Match, Rewriting
+from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.reply import Reply
 
 _KEY = 2
@@ -154,7 +153,7 @@ class CopyDrafts:
         return self._matches
 
 
-class CopySource:
+class CopySource(DraftSource):
     """The copies of every reply, as a draft source."""
 
     seconds = 0.0
@@ -163,12 +162,6 @@ class CopySource:
 
     def __init__(self) -> None:
         self._of: dict[Reply, CopyDrafts] = {}
-
-    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
-        """See `DraftSource`."""
-
-    def follow(self, replies: Sequence[Reply]) -> None:
-        """See `DraftSource`."""
 
     def chances(self, reply: Reply, most: int) -> list[float]:
         """See `DraftSource`."""

@@ -2,23 +2,16 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from tensorfold.engine.drafts.source import DraftSource
 from tensorfold.engine.reply import Reply
 
 
-class ForcedSource:
+class ForcedSource(DraftSource):
     """The text that rules force, as a draft source."""
 
     seconds = 0.0
     name = "forced text"
     takes_hidden = False
-
-    def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
-        """See `DraftSource`."""
-
-    def follow(self, replies: Sequence[Reply]) -> None:
-        """See `DraftSource`."""
 
     def chances(self, reply: Reply, most: int) -> list[float]:
         """See `DraftSource`. No other source is as sure."""
@@ -27,9 +20,3 @@ class ForcedSource:
     def propose(self, wanted: Sequence[tuple[Reply, int]]) -> list[list[int]]:
         """See `DraftSource`."""
         return [reply.forced[:count] for reply, count in wanted]
-
-    def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
-        """See `DraftSource`."""
-
-    def release(self, reply: Reply) -> None:
-        """See `DraftSource`."""

@@ -9,7 +9,8 @@ from tensorfold.engine.reply import Reply
 
 
 class DraftSource(Protocol):
-    """Proposes a reply's next tokens. Used by the engine's thread alone."""
+    """Proposes a reply's next tokens. Used by the engine's thread alone. What returns nothing does
+    nothing in a source that does not say otherwise."""
 
     @property
     def name(self) -> str:
@@ -29,12 +30,12 @@ class DraftSource(Protocol):
     def saw(self, reply: Reply, position: int, hidden: np.ndarray) -> None:
         """Rows of the reply from `position` have run, with these hidden vectors [rows, D]; the
         token after each is known. Called if `takes_hidden`, for replies that may be drafted."""
-        ...
+        return
 
     def follow(self, replies: Sequence[Reply]) -> None:
         """The replies that may be drafted in the next step, their lanes and pages as they are now.
         Called before `chances` is asked about them."""
-        ...
+        return
 
     def chances(self, reply: Reply, most: int) -> Sequence[float]:
         """The chance of each of the next `most` proposals, or fewer, that it is right if those
@@ -48,8 +49,8 @@ class DraftSource(Protocol):
     def observe(self, reply: Reply, drawn: Sequence[int], drafted: int) -> None:
         """The tokens drawn next, before they join the reply; `drafted` of this source's proposals
         were tried at their places."""
-        ...
+        return
 
     def release(self, reply: Reply) -> None:
         """The reply has left its lane."""
-        ...
+        return
