@@ -113,7 +113,7 @@ def _steps(array: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray] | None
     steps[runs.max(axis=1) > np.abs(runs.min(axis=1))] *= -1
     wide = steps.astype(np.float64)[:, None]
     multiples = np.divide(runs, wide, out=np.zeros_like(runs), where=wide != 0)
-    if (np.abs(multiples) > 128).any():
+    if not ((multiples >= -128) & (multiples <= 127)).all():
         return None
     small = multiples.astype(np.int8)
     if not (small * wide == runs).all():
